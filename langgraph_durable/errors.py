@@ -1,0 +1,42 @@
+"""Every error this package raises of its own.
+
+    DurableError
+    ├── SchemaOutOfDate        the tables are missing, older or newer than this package
+    ├── CheckpointCorrupted    a stored row cannot be read; the message says which
+    ├── InvalidConfig          a config, filter, conninfo or argument cannot be used (also a ValueError)
+    ├── UnserializableValue    a value cannot be stored; the message names its channel (also a TypeError)
+    ├── SaverClosed            the saver, or a pool given to it, was closed
+    └── EmbeddedPostgresError  the embedded Postgres cannot start
+
+Database errors that none of these describes better reach the caller as psycopg raised them.
+"""
+
+from __future__ import annotations
+
+
+class DurableError(Exception):
+    """Base of every error this package raises of its own."""
+
+
+class SchemaOutOfDate(DurableError):
+    """The database's tables are missing, older than this package, or newer than it."""
+
+
+class CheckpointCorrupted(DurableError):
+    """A stored row cannot be read; the message names its thread, namespace, id and channel."""
+
+
+class InvalidConfig(DurableError, ValueError):
+    """A config, filter, connection string or argument cannot be used; the message names the remedy."""
+
+
+class UnserializableValue(DurableError, TypeError):
+    """A value cannot be serialized; the message names its channel."""
+
+
+class SaverClosed(DurableError):
+    """The saver, or a pool or connection given to it, was closed before this call."""
+
+
+class EmbeddedPostgresError(DurableError):
+    """The embedded Postgres cannot be found or cannot start; the message names the remedy."""
