@@ -5,6 +5,7 @@
     ├── CheckpointCorrupted    a stored row cannot be read; the message says which
     ├── InvalidConfig          a config, filter, conninfo or argument cannot be used (also a ValueError)
     ├── UnserializableValue    a value cannot be stored; the message names its channel (also a TypeError)
+    ├── ThreadDeleted          the thread was deleted while the run that saves was still going
     ├── SaverClosed            the saver, or a pool given to it, was closed
     └── EmbeddedPostgresError  the embedded Postgres cannot start
 
@@ -32,6 +33,10 @@ class InvalidConfig(DurableError, ValueError):
 
 class UnserializableValue(DurableError, TypeError):
     """A value cannot be serialized; the message names its channel."""
+
+
+class ThreadDeleted(DurableError):
+    """The thread was deleted while the run that saves was still going; nothing was stored."""
 
 
 class SaverClosed(DurableError):

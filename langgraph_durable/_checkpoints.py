@@ -1,0 +1,275 @@
+"""The operations on checkpoints and writes, each written once, over any Database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from langgraph_durable import _statements as sql
+from langgraph_durable._config import CheckpointRef, indexable
+from langgraph_durable._database import Database, Row
+from langgraph_durable._rows import CheckpointRow, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._statements import Statement
+from langgraph_durable._ulids import derive_ulid, parse_ulid
+from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig, ThreadDeleted
+
+_LAST_ULID = uuid.UUID(int=2**128 - 1)
+
+
+async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
+    """Store a checkpoint and the values it sends.
+
+    Values that it names without sending them must be stored already. If some are not (they were pruned, or
+    never put), nothing is stored, and the put repeats with them.
+
+    Raises:
+        ThreadDeleted: The thread was deleted while the run that puts this was going.
+
+    Round trips: 1; 2 if values were missing. Transaction: its own.
+    """
+    while True:
+        [(deleted, missing)] = await db.pipeline(
+            (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, _put_params(row))
+        )
+        if deleted:
+            raise ThreadDeleted(
+                f"thread {row.thread_id!r} was deleted while a run of it was going; its checkpoint "
+                f"{row.checkpoint_id!r} was not stored. Start the thread afresh with an input"
+            )
+        if not missing:
+            return
+        row.send_too(missing)
+
+
+def _put_params(row: CheckpointRow) -> dict[str, Any]:
+    named = [channel for channel in row.versions if channel not in row.values]
+    return {
+        "thread_id": row.thread_id,
+        "checkpoint_ns": row.checkpoint_ns,
+        "checkpoint_id": row.checkpoint_id,
+        "derived_ulid": row.derived_ulid,
+        "parent_checkpoint_id": row.parent_checkpoint_id,
+        "run_id": row.run_id,
+        "format": row.format,
+        "type": row.checkpoint[0],
+        "checkpoint": row.checkpoint[1],
+        "metadata_type": row.metadata[0],
+        "metadata": row.metadata[1],
+        "metadata_index": Jsonb(row.metadata_index),
+        "value_channels": list(row.versions),
+        "value_versions": list(row.versions.values()),
+        "named_channels": named,
+        "named_versions": [row.versions[channel] for channel in named],
+        "channels": list(row.values),
+        "versions": [row.versions[channel] for channel in row.values],
+        "types": [kind for kind, _ in row.values.values()],
+        "data": [data for _, data in row.values.values()],
+    }
+
+
+async def put_writes(
+    db: Database,
+    ref: CheckpointRef,
+    checkpoint_id: str,
+    writes: Sequence[WriteRow],
+    task_id: str,
+    task_path: str,
+    *,
+    last_wins: bool,
+) -> None:
+    """Store the writes of a task, which may come before the checkpoint they hang on.
+
+    Round trips: 1. Transaction: its own.
+    """
+    statement = sql.PUT_WRITES_LAST_WINS if last_wins else sql.PUT_WRITES_FIRST_WINS
+    columns = [list(column) for column in zip(*writes, strict=True)]
+    await db.fetch(
+        statement, (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns)
+    )
+
+
+async def get_checkpoint(db: Database, ref: CheckpointRef) -> StoredCheckpoint | None:
+    """Fetch one checkpoint with its values and writes: the named one, or the namespace's latest.
+
+    Round trips: 1; 2 if the checkpoint is named by a ULID. Transaction: its own.
+    """
+    if ref.checkpoint_id is None:
+        rows = await db.fetch(sql.GET_LATEST, (ref.thread_id, ref.namespace))
+    else:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
+        rows = await db.fetch(sql.GET_BY_ID, (ref.thread_id, ref.namespace, checkpoint_id))
+    page = assemble_page(rows)
+    return page[0] if page else None
+
+
+async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id: str) -> str:
+    """Return the runtime's id of a checkpoint that may be named by its ULID; an unknown one as it is.
+
+    Round trips: none for an id that cannot be a ULID, else 1.
+    """
+    ulid = parse_ulid(checkpoint_id)
+    if ulid is None:
+        return checkpoint_id
+    rows = await db.fetch(
+        sql.FIND_BY_ULID,
+        {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "id": checkpoint_id, "ulid": ulid},
+    )
+    return str(rows[0][0]) if rows else checkpoint_id
+
+
+async def find_ulid(db: Database, ref: CheckpointRef, checkpoint_id: str) -> uuid.UUID | None:
+    """Return the place of a stored checkpoint in the order of its thread.
+
+    Round trips: 1.
+    """
+    rows = await db.fetch(
+        sql.FIND_ULID,
+        {
+            "thread_id": ref.thread_id,
+            "checkpoint_ns": ref.checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        },
+    )
+    return rows[0][0] if rows else None
+
+
+class CheckpointWalk:
+    """A listing, newest first, a page at a time; between pages it holds neither connection nor snapshot."""
+
+    page_size = 64
+
+    def __init__(
+        self, config: CheckpointRef | None, before: CheckpointRef | None, filter_: dict[str, Any]
+    ) -> None:
+        self._config = config
+        self._before = before
+        self._filter = filter_
+        self._params: dict[str, Any] | None = None
+        self._ended = False
+
+    async def next_page(self, db: Database, size: int) -> list[StoredCheckpoint]:
+        """Fetch the next `size` checkpoints; fewer, or none, at the end.
+
+        The filter is decided here only as far as the database can: its answers contain every match.
+
+        Raises:
+            InvalidConfig: `before` names a checkpoint that is not stored and whose id tells no time.
+
+        Round trips: 1; on the first page 1 more for a `before`, 1 more for an id that is a ULID.
+        """
+        if self._ended:
+            return []
+        if self._params is None:
+            self._params = await self._first_params(db)
+        self._params["size"] = size
+        page = assemble_page(await db.fetch(self._statement(), self._params))
+        self._ended = len(page) < size
+        if page:
+            last = page[-1]
+            self._params |= {
+                "cursor_ulid": last.ulid,
+                "cursor_thread": last.thread_id,
+                "cursor_ns": last.checkpoint_ns,
+            }
+        return page
+
+    def _statement(self) -> Statement:
+        config = self._config
+        if config is None:
+            return sql.LIST_ALL
+        if config.checkpoint_ns is None:
+            return sql.LIST_ONE_IN_THREAD if config.checkpoint_id else sql.LIST_THREAD
+        return sql.LIST_ONE_IN_NAMESPACE if config.checkpoint_id else sql.LIST_NAMESPACE
+
+    async def _first_params(self, db: Database) -> dict[str, Any]:
+        decidable = {k: v for k, v in self._filter.items() if indexable(k) and indexable(v)}
+        params: dict[str, Any] = {
+            "before": _LAST_ULID,
+            "cursor_ulid": _LAST_ULID,
+            "cursor_thread": "",
+            "cursor_ns": "",
+            "filter": Jsonb(decidable),
+            "filter_keys": list(decidable),
+        }
+        if (config := self._config) is not None:
+            params |= {"thread_id": config.thread_id, "checkpoint_ns": config.checkpoint_ns}
+            if config.checkpoint_id is not None:
+                params["checkpoint_id"] = await resolve_checkpoint_id(db, config, config.checkpoint_id)
+        if self._before is not None:
+            params["before"] = await _place_of(db, self._before)
+        return params
+
+
+async def _place_of(db: Database, before: CheckpointRef) -> uuid.UUID:
+    assert before.checkpoint_id is not None  # noqa: S101 (before_ref has seen to it)
+    stored = await find_ulid(db, before, before.checkpoint_id)
+    ulid = stored or derive_ulid(before.checkpoint_id)
+    if ulid is None:
+        raise InvalidConfig(
+            f"before names checkpoint {before.checkpoint_id!r}, which thread {before.thread_id!r} does not have "
+            "and whose id tells no time: pass the config of a listed checkpoint"
+        )
+    return ulid
+
+
+def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
+    """Put the rows of a reading statement together, newest checkpoint first."""
+    page: dict[tuple[str, str, str], StoredCheckpoint] = {}
+    values: dict[tuple[str, str, str, str], tuple[str, bytes]] = {}
+    later: list[Row] = []
+    for row in rows:
+        kind, thread_id, checkpoint_ns, first, second = row[:5]
+        if kind == sql.CHECKPOINT:
+            page[thread_id, checkpoint_ns, first] = _stored_checkpoint(row)
+        elif kind == sql.VALUE:
+            values[thread_id, checkpoint_ns, first, second] = (row[7], row[8])
+        else:
+            later.append(row)
+    for row in later:
+        checkpoint = page[row[1], row[2], row[3]]
+        write = StoredWrite(row[4], row[5], row[14], row[6], (row[7], row[8]))
+        if row[0] == sql.WRITE:
+            checkpoint.writes.append(write)
+        else:
+            checkpoint.parent_sends.append(write)
+    for checkpoint in page.values():
+        for channel, version in checkpoint.versions.items():
+            key = (checkpoint.thread_id, checkpoint.checkpoint_ns, channel, version)
+            if key in values:
+                checkpoint.values[channel] = values[key]
+    return sorted(
+        page.values(), key=lambda c: (c.ulid.int, c.thread_id, c.checkpoint_ns), reverse=True
+    )
+
+
+def _stored_checkpoint(row: Row) -> StoredCheckpoint:
+    _, thread_id, checkpoint_ns, checkpoint_id, parent, _, _, kind, body, meta_kind, meta, ulid, names, versions, _ = row
+    if len(names) != len(versions):
+        raise CheckpointCorrupted(
+            f"value_channels and value_versions do not pair: thread {thread_id!r}, "
+            f"namespace {checkpoint_ns!r}, checkpoint {checkpoint_id!r}"
+        )
+    return StoredCheckpoint(
+        thread_id=thread_id,
+        checkpoint_ns=checkpoint_ns,
+        checkpoint_id=checkpoint_id,
+        ulid=ulid,
+        parent_checkpoint_id=parent,
+        checkpoint=(kind, body),
+        metadata=(meta_kind, meta),
+        versions=dict(zip(names, versions, strict=True)),
+    )
+
+
+async def delete_thread(db: Database, thread_id: str, ulid: uuid.UUID) -> None:
+    """Delete a thread, leaving a tombstone under `ulid` if there was one to delete.
+
+    Round trips: 1. Transaction: its own.
+    """
+    await db.pipeline(
+        (sql.LOCK_THREAD, (thread_id,)),
+        (sql.DELETE_THREAD, {"thread_id": thread_id, "ulid": ulid}),
+    )

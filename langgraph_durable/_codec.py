@@ -1,0 +1,308 @@
+"""Values to rows and back: pure, no waiting. The saver's serializer does the work; this file decides
+what is serialized together.
+
+A checkpoint is stored in parts. Its large channel values are rows of their own, one per version, shared by
+every checkpoint that names the version. What is left (ids, versions, small values) is one serialized dict.
+The names and versions of the large values stand beside it in the clear, so that one query fetches
+everything, and so that a missing row is known to be missing: a channel with no value (an empty one, or a
+delta channel between snapshots) is named nowhere and needs no row to say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    PendingWrite,
+    get_serializable_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import TASKS
+
+from langgraph_durable._config import CheckpointRef, indexable, require_text
+from langgraph_durable._rows import CheckpointRow, Encoded, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._ulids import derive_ulid
+from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
+
+DEFAULT_FILTER_KEYS = ("source", "step", "run_id")
+"""The metadata that stays readable in the database when the serializer encrypts."""
+
+_INLINE_CHARACTERS = 256
+
+# --- checkpoints ---
+
+
+def encode_checkpoint(
+    serde: SerializerProtocol,
+    filter_keys: Collection[str] | None,
+    ref: CheckpointRef,
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> CheckpointRow:
+    """Turn the arguments of `put` into a row.
+
+    Args:
+        serde: The saver's serializer, as it is now.
+        filter_keys: Metadata keys readable in the database; None for all that jsonb can hold.
+        ref: What `config` points at: the thread, the namespace, and the parent's id.
+        config: As given to `put`; its metadata and configurable keys join the checkpoint's.
+        checkpoint: As given to `put`.
+        metadata: As given to `put`.
+        new_versions: As given to `put`: the channels whose values may not be stored yet.
+
+    Raises:
+        UnserializableValue: A value, named by its channel, or the metadata cannot be serialized.
+    """
+    checkpoint_id = require_text(checkpoint["id"], 'checkpoint["id"]')
+    channel_versions = checkpoint["channel_versions"]
+    where = f"thread {ref.thread_id!r}, checkpoint {checkpoint_id!r}"
+    inline: dict[str, Any] = {}
+    large: dict[str, Any] = {}
+    for channel, value in checkpoint["channel_values"].items():
+        if channel in channel_versions:
+            (inline if _is_small(value) else large)[channel] = value
+
+    def encode_value(channel: str) -> Encoded:
+        return encode(serde, large[channel], f"channel {channel!r} of {where}")
+
+    full_metadata = get_serializable_checkpoint_metadata(config, metadata)
+    run_id = full_metadata.get("run_id")
+    index = _index(full_metadata, filter_keys)
+    return CheckpointRow(
+        thread_id=ref.thread_id,
+        checkpoint_ns=ref.namespace,
+        checkpoint_id=checkpoint_id,
+        format=checkpoint["v"],
+        derived_ulid=derive_ulid(checkpoint_id),
+        parent_checkpoint_id=ref.checkpoint_id,
+        run_id=str(run_id) if "run_id" in index and run_id is not None else None,
+        checkpoint=encode(serde, {**checkpoint, "channel_values": inline}, where),
+        metadata=encode(serde, full_metadata, f"metadata of {where}"),
+        metadata_index=index,
+        versions={c: _version_key(channel_versions[c], c) for c in large},
+        values={c: encode_value(c) for c in large if c in new_versions},
+        encode_value=encode_value,
+    )
+
+
+def decode_checkpoint(
+    serde: SerializerProtocol, stored: StoredCheckpoint, *, next_version: Any
+) -> CheckpointTuple:
+    """Turn a stored checkpoint into the tuple LangGraph reads.
+
+    Args:
+        serde: The saver's serializer, as it is now.
+        stored: The row with its values, its writes and, for format v<4, its parent's sends.
+        next_version: The saver's `get_next_version`, for pending sends moved into a checkpoint without
+            versions.
+
+    Raises:
+        CheckpointCorrupted: A row is missing or cannot be read; the message says which.
+    """
+    where = _where(stored)
+    checkpoint = decode(serde, stored.checkpoint, f"the checkpoint, {where}")
+    if not isinstance(checkpoint, dict) or checkpoint.get("id") != stored.checkpoint_id:
+        raise CheckpointCorrupted(f"the stored checkpoint is not the one its key names: {where}")
+    versions, values = checkpoint.get("channel_versions"), checkpoint.get("channel_values")
+    if not isinstance(versions, dict) or not isinstance(values, dict):
+        raise CheckpointCorrupted(f"the stored checkpoint has no channel versions or values: {where}")
+    for channel, version in stored.versions.items():
+        if channel not in stored.values:
+            raise CheckpointCorrupted(
+                f"the value of channel {channel!r} at version {version!r} is not stored: {where}"
+            )
+        values[channel] = decode(serde, stored.values[channel], f"channel {channel!r}, {where}")
+    if stored.parent_sends:
+        values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
+        versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
+    metadata = decode(serde, stored.metadata, f"the metadata, {where}")
+    if not isinstance(metadata, dict):
+        raise CheckpointCorrupted(f"the stored metadata is not a dict: {where}")
+    return CheckpointTuple(
+        config=config_of(stored, stored.checkpoint_id),
+        checkpoint=cast("Checkpoint", checkpoint),
+        metadata=cast("CheckpointMetadata", metadata),
+        parent_config=(
+            config_of(stored, stored.parent_checkpoint_id) if stored.parent_checkpoint_id else None
+        ),
+        pending_writes=decode_writes(serde, stored.writes, where),
+    )
+
+
+def config_of(stored: StoredCheckpoint | CheckpointRow, checkpoint_id: str) -> RunnableConfig:
+    """Return the config that names a checkpoint in a stored one's thread and namespace."""
+    return {
+        "configurable": {
+            "thread_id": stored.thread_id,
+            "checkpoint_ns": stored.checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
+def _where(stored: StoredCheckpoint) -> str:
+    return (
+        f"thread {stored.thread_id!r}, namespace {stored.checkpoint_ns!r}, "
+        f"checkpoint {stored.checkpoint_id!r}"
+    )
+
+
+def _is_small(value: Any) -> bool:
+    """Tell whether a value is cheaper inside its checkpoint than in a row of its own.
+
+    Exact types only: an enum that is a str must come back as the enum, which the serializer sees to.
+    """
+    kind = type(value)
+    if value is None or kind is bool or kind is float:
+        return True
+    if kind is int:
+        return -(2**63) <= value < 2**63
+    return kind is str and len(value) <= _INLINE_CHARACTERS and value.isascii()
+
+
+def _version_key(version: Any, channel: str) -> str:
+    require_text(channel, "a channel's name")
+    return require_text(str(version), f"the version of channel {channel!r}")
+
+
+def _index(metadata: Mapping[str, Any], filter_keys: Collection[str] | None) -> dict[str, Any]:
+    keys = metadata if filter_keys is None else [k for k in filter_keys if k in metadata]
+    return {k: metadata[k] for k in keys if indexable(metadata[k]) and indexable(k)}
+
+
+# --- writes ---
+
+
+def encode_writes(
+    serde: SerializerProtocol, ref: CheckpointRef, writes: Sequence[tuple[str, Any]], task_id: str
+) -> list[WriteRow]:
+    """Turn the writes of a task into rows, at most one for each index: of two the last wins.
+
+    Raises:
+        UnserializableValue: A value cannot be serialized; the message names its channel.
+    """
+    rows: dict[int, WriteRow] = {}
+    for position, (channel, value) in enumerate(writes):
+        idx = WRITES_IDX_MAP.get(channel, position)
+        what = f"channel {channel!r}, written by task {task_id!r} of thread {ref.thread_id!r}"
+        rows[idx] = WriteRow(idx, require_text(channel, "a channel's name"), *encode(serde, value, what))
+    return list(rows.values())
+
+
+def may_overwrite(writes: Sequence[tuple[str, Any]]) -> bool:
+    """Tell whether a call's writes replace earlier ones: only when every one is to a special channel.
+
+    A task that runs again may end with another error or interrupt, but what it wrote first stands.
+    """
+    return all(channel in WRITES_IDX_MAP for channel, _ in writes)
+
+
+def decode_writes(
+    serde: SerializerProtocol, writes: Sequence[StoredWrite], where: str
+) -> list[PendingWrite]:
+    """Turn stored writes into LangGraph's triples, in the order in which live execution applies them.
+
+    Raises:
+        CheckpointCorrupted: A write cannot be read.
+    """
+    ordered = sorted(writes, key=lambda w: writes_sort_key(w.task_path, w.task_id, w.idx))
+    return [
+        (w.task_id, w.channel, decode(serde, w.value, f"a write of task {w.task_id!r} to {w.channel!r}, {where}"))
+        for w in ordered
+    ]
+
+
+# --- single values ---
+
+
+def encode(serde: SerializerProtocol, value: Any, what: str) -> Encoded:
+    """Serialize one value.
+
+    Raises:
+        UnserializableValue: It cannot be; the message names `what` it is.
+    """
+    try:
+        kind, data = serde.dumps_typed(value)
+        if (_LOSSY_MARK in data or _ENCRYPTED_MARK in kind) and _has_surrogates(value):
+            kind, data = serde.dumps_typed(_map_strings(value, _escape))
+            kind = _ESCAPED + kind
+        return kind, data
+    except Exception as exc:
+        raise UnserializableValue(
+            f"cannot serialize {what}, a {type(value).__name__}: {exc}. Store plain data, a dataclass or a "
+            "pydantic model, or pass the saver a serde that knows the type"
+        ) from exc
+
+
+def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:
+    """Load one value.
+
+    Raises:
+        CheckpointCorrupted: Its bytes cannot be read; the message names `what` it is.
+    """
+    kind, data = encoded
+    try:
+        if kind.startswith(_ESCAPED):
+            return _map_strings(serde.loads_typed((kind[len(_ESCAPED) :], data)), _unescape)
+        return serde.loads_typed(encoded)
+    except Exception as exc:
+        raise CheckpointCorrupted(
+            f"cannot read {what}: {type(exc).__name__}: {exc}. The row's bytes are damaged, or were written "
+            "with another serializer or key than this saver has"
+        ) from exc
+
+
+# Lone surrogates (half of an emoji, as models stream them) are no UTF-8, and LangGraph's serializer turns
+# each into "?". Where a value may have lost one so, its strings are escaped first, one to one: U+10FFFF, which
+# is no character, and four hex digits. Strings inside objects of other types are the serializer's own affair.
+
+_ESCAPED = "escaped:"
+_LOSSY_MARK = b"?"
+_ENCRYPTED_MARK = "+"  # what EncryptedSerializer joins the cipher's name to the type with
+_UNSTORABLE = re.compile("[\ud800-\udfff\U0010ffff]")
+_ESCAPE = re.compile("\U0010ffff([0-9a-f]{4})")
+
+
+def _has_surrogates(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        if value.isascii():
+            return False
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return True
+        return False
+    if kind is dict:
+        return any(_has_surrogates(k) or _has_surrogates(v) for k, v in value.items())
+    return (kind is list or kind is tuple) and any(_has_surrogates(v) for v in value)
+
+
+def _map_strings(value: Any, change: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        return change(value)
+    if kind is dict:
+        return {_map_strings(k, change): _map_strings(v, change) for k, v in value.items()}
+    if kind is list or kind is tuple:
+        return kind(_map_strings(v, change) for v in value)
+    return value
+
+
+def _escape(text: str) -> str:
+    return _UNSTORABLE.sub(lambda m: f"\U0010ffff{ord(m[0]) & 0xFFFF:04x}", text)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda m: m[0][0] if m[1] == "ffff" else chr(int(m[1], 16)), text)

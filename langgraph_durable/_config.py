@@ -1,0 +1,206 @@
+"""Configs as callers give them: checked at the earliest moment, and turned into plain values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_durable.errors import InvalidConfig
+
+_THREAD_EXAMPLE = '{"configurable": {"thread_id": "..."}}'
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """What a config points at: a thread, perhaps a namespace, perhaps one checkpoint."""
+
+    thread_id: str
+    checkpoint_ns: str | None
+    checkpoint_id: str | None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, the root graph's where the config names none."""
+        return self.checkpoint_ns or ""
+
+
+def checkpoint_ref(config: RunnableConfig) -> CheckpointRef:
+    """Return what a config points at.
+
+    Raises:
+        InvalidConfig: The config has no usable thread_id, or an id that is not text.
+    """
+    try:
+        configurable = config["configurable"]
+        thread_id = configurable["thread_id"]
+    except (KeyError, TypeError):
+        raise InvalidConfig(
+            f"the config has no thread_id: pass {_THREAD_EXAMPLE}, got {config!r:.200}"
+        ) from None
+    return CheckpointRef(
+        require_thread_id(thread_id),
+        _optional_text(configurable.get("checkpoint_ns"), "checkpoint_ns"),
+        _optional_text(configurable.get("checkpoint_id"), "checkpoint_id") or None,
+    )
+
+
+def stored_checkpoint_ref(config: RunnableConfig) -> tuple[CheckpointRef, str]:
+    """Return what a config points at, which must include one checkpoint's id.
+
+    Raises:
+        InvalidConfig: The config has no thread_id, or no checkpoint_id.
+    """
+    ref = checkpoint_ref(config)
+    if ref.checkpoint_id is None:
+        raise InvalidConfig(
+            "the config has no checkpoint_id, so there is no checkpoint to hang this on: "
+            "pass the config that put, or a tuple of get_tuple or list, gave"
+        )
+    return ref, ref.checkpoint_id
+
+
+def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> CheckpointRef:
+    """Return the checkpoint that `before` names; its thread may be the listed config's.
+
+    Raises:
+        InvalidConfig: `before` names no checkpoint.
+    """
+    try:
+        configurable = dict(before["configurable"])
+    except (KeyError, TypeError, ValueError):
+        configurable = {}
+    if not configurable.get("checkpoint_id"):
+        raise InvalidConfig(
+            'before names no checkpoint: pass {"configurable": {"checkpoint_id": "..."}}, '
+            f"got {before!r:.200}"
+        )
+    for key in ("thread_id", "checkpoint_ns"):
+        if key not in configurable and config is not None and key in config.get("configurable", {}):
+            configurable[key] = config["configurable"][key]
+    return checkpoint_ref({"configurable": configurable})
+
+
+def require_thread_id(thread_id: Any) -> str:
+    """Return a thread's id as text; ints and UUIDs may come from direct callers.
+
+    Raises:
+        InvalidConfig: It is None, empty, or cannot be stored.
+    """
+    if thread_id is None or thread_id == "":
+        raise InvalidConfig(f"thread_id is {thread_id!r}: pass {_THREAD_EXAMPLE}")
+    return require_text(str(thread_id), "thread_id")
+
+
+def require_text(value: Any, name: str) -> str:
+    """Return a key's text.
+
+    Raises:
+        InvalidConfig: It is not text, or holds what a Postgres key cannot: NUL or a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise InvalidConfig(f"{name} must be a str, got {value!r:.200}")
+    if "\0" in value:
+        raise InvalidConfig(f"{name} holds a NUL character, which no Postgres key can: {value!r:.200}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidConfig(f"{name} holds a lone surrogate, which is no text: {value!a:.200}") from None
+    return value
+
+
+def require_ids(ids: Any, name: str) -> list[str]:
+    """Return a sequence of ids as texts.
+
+    Raises:
+        TypeError: It is one str, which would be read as a sequence of its letters.
+        InvalidConfig: It is no sequence of ids.
+    """
+    if isinstance(ids, (str, bytes)):
+        raise TypeError(f"{name} must be a sequence of ids, not one {type(ids).__name__}: pass [{ids!r}]")
+    if not isinstance(ids, Sequence):
+        try:
+            ids = list(ids)
+        except TypeError:
+            raise InvalidConfig(f"{name} must be a sequence of ids, got {ids!r:.200}") from None
+    return list(dict.fromkeys(require_text(str(i), name) for i in ids))
+
+
+def require_limit(limit: Any) -> int | None:
+    """Return how many checkpoints to list at most.
+
+    Raises:
+        InvalidConfig: It is neither None nor a count.
+    """
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise InvalidConfig(f"limit must be None or an int >= 0, got {limit!r:.200}")
+    return limit
+
+
+def require_filter(filter: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: A002 (LangGraph's name)
+    """Return a metadata filter as plain JSON values; None and {} filter nothing.
+
+    Raises:
+        InvalidConfig: It is not a JSON object.
+    """
+    if filter is None:
+        return {}
+    if not isinstance(filter, Mapping):
+        raise InvalidConfig(f"filter must be a dict of metadata, got {filter!r:.200}")
+    for key, value in filter.items():
+        _require_json(key, value)
+    return dict(filter)
+
+
+def _require_json(key: Any, value: Any) -> None:
+    if not isinstance(key, str):
+        raise InvalidConfig(f"filter has the key {key!r:.200}: metadata keys are str")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise InvalidConfig(
+            f"filter[{key!r}] is not JSON ({exc}): filter by str, int, float, bool, None, or lists and "
+            "dicts of them"
+        ) from exc
+
+
+def _optional_text(value: Any, name: str) -> str | None:
+    return None if value is None else require_text(value, name)
+
+
+def filter_matches(metadata: Any, wanted: Any) -> bool:
+    """Tell whether metadata contains what a filter asks for, as jsonb `@>` does.
+
+    A dict contains every wanted key with a value that contains the wanted one; a list has, for every
+    wanted element, one that contains it; anything else is equal. None matches only a None that is there.
+    """
+    if isinstance(wanted, Mapping):
+        return isinstance(metadata, Mapping) and all(
+            key in metadata and filter_matches(metadata[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, (list, tuple)):
+        return isinstance(metadata, (list, tuple)) and all(
+            any(filter_matches(element, value) for element in metadata) for value in wanted
+        )
+    if isinstance(wanted, bool) or isinstance(metadata, bool):
+        return wanted is metadata  # True is not 1 in JSON
+    return bool(metadata == wanted)
+
+
+def indexable(value: Any) -> bool:
+    """Tell whether jsonb holds a metadata value exactly, so that a filter on it can be decided there."""
+    if value is None or isinstance(value, bool):
+        return True
+    if type(value) is int:
+        return True
+    if type(value) is float:
+        return math.isfinite(value)
+    # Longer text would store the metadata twice for a filter nobody asks for.
+    return type(value) is str and len(value) <= 256 and value.isascii() and "\0" not in value

@@ -1,0 +1,317 @@
+"""The one room that waits for Postgres.
+
+An operation is written once, as a coroutine over a `Database`. `AsyncDatabase` waits as asyncio does.
+`BlockingDatabase` has the same coroutine methods, but they block and never suspend, so `run_now` finishes an
+operation over it with a single step.
+
+A Database runs each piece of work on one connection, in one transaction, and runs it again when the fault was
+transient: the connection died, the server restarts, a deadlock. Everything stored is keyed, so a second run finds
+or repeats the first one's rows and doubles none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import tuple_row
+from psycopg_pool import PoolTimeout, TooManyRequests
+
+from langgraph_durable._connections import AsyncConnections, BlockingConnections
+from langgraph_durable._statements import Statement, render
+from langgraph_durable.errors import DurableError, InvalidConfig, SchemaOutOfDate
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Params = Sequence[Any] | Mapping[str, Any] | None
+Call = tuple[Statement, Params]
+
+_FIRST_DELAY = 0.02
+_LONGEST_DELAY = 1.0
+
+
+class OperationSuspended(RuntimeError):
+    """An operation waited for something other than its database: a fault of this package."""
+
+
+def run_now(operation: Coroutine[Any, Any, T]) -> T:
+    """Finish an operation over a BlockingDatabase, here and now."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        operation.close()
+    raise OperationSuspended("an operation waited for something other than its database")
+
+
+class Session(ABC):
+    """One connection, inside one transaction."""
+
+    @abstractmethod
+    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        """Run one statement and return its rows; none if it gives none."""
+
+    @abstractmethod
+    async def pipeline(self, *calls: Call) -> list[Row]:
+        """Run several statements in one round trip and return the last one's rows.
+
+        Each statement's snapshot is taken after the one before it ended, so a lock taken by one protects
+        what the next one reads.
+        """
+
+    @abstractmethod
+    async def execute_script(self, script: bytes) -> None:
+        """Run several statements without parameters; their rows are dropped."""
+
+    server_version: int
+    """As libpq gives it: 150018 is 15.18."""
+
+
+Work = Callable[[Session], Awaitable[T]]
+
+
+class SchemaCheck:
+    """What must hold of the tables before anything else runs: checked once for a saver and its clones."""
+
+    def __init__(self, check: Work[None]) -> None:
+        self.check = check
+        self.passed = False
+
+
+class Database(ABC):
+    """Where operations run: one schema of one database, reached through connections of one kind."""
+
+    def __init__(self, schema: str, retry_timeout: float, schema_check: SchemaCheck) -> None:
+        self.schema = schema
+        self.retry_timeout = retry_timeout
+        self.schema_check = schema_check
+
+    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        """Run one statement in a transaction of its own: one round trip."""
+        return await self.run(lambda session: session.fetch(statement, params))
+
+    async def pipeline(self, *calls: Call) -> list[Row]:
+        """Run statements in a transaction of their own, one round trip, and return the last one's rows."""
+        return await self.run(lambda session: session.pipeline(*calls))
+
+    async def run(self, work: Work[T], *, transaction: bool = False) -> T:
+        """Run work on one connection, again while it fails from a transient fault.
+
+        Args:
+            work: Runs statements on the session it is given; may be called several times.
+            transaction: Whether work is more than one `fetch` or one `pipeline` and needs an explicit
+                transaction around it.
+
+        Raises:
+            SchemaOutOfDate: A table of this package is missing.
+            psycopg.Error: What the work raised, when it is not transient or lasted longer than
+                `retry_timeout` seconds.
+        """
+        if not self.schema_check.passed:
+            await self.run_unchecked(self.schema_check.check)
+            self.schema_check.passed = True
+        return await self.run_unchecked(work, transaction=transaction)
+
+    async def run_unchecked(self, work: Work[T], *, transaction: bool = False) -> T:
+        """Run work as `run` does, whatever state the schema is in."""
+        delay, deadline = _FIRST_DELAY, None
+        while True:
+            try:
+                return await self._attempt(work, transaction)
+            except psycopg.Error as exc:
+                if (clearer := _explain(exc, self.schema)) is not None:
+                    raise clearer from exc
+                if not is_transient(exc) or not self._may_retry():
+                    raise
+                deadline = deadline or time.monotonic() + self.retry_timeout
+                if time.monotonic() + delay > deadline:
+                    raise
+            await self.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (jitter, not a secret)
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    @abstractmethod
+    async def _attempt(self, work: Work[T], transaction: bool) -> T: ...
+
+    @abstractmethod
+    def _may_retry(self) -> bool: ...
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait, as this database waits."""
+
+
+# --- the two drivers ---
+
+
+class BlockingDatabase(Database):
+    """Blocks the calling thread; its coroutine methods never suspend."""
+
+    def __init__(
+        self, connections: BlockingConnections, schema: str, retry_timeout: float, schema_check: SchemaCheck
+    ) -> None:
+        super().__init__(schema, retry_timeout, schema_check)
+        self._connections = connections
+
+    async def _attempt(self, work: Work[T], transaction: bool) -> T:
+        with self._connections.checkout() as connection:
+            explicit = transaction or not connection.autocommit
+            with connection.transaction() if explicit else nullcontext():
+                return await work(_BlockingSession(connection, self.schema))
+
+    def _may_retry(self) -> bool:
+        return self._connections.may_retry()
+
+    async def sleep(self, seconds: float) -> None:
+        """Block the thread."""
+        time.sleep(seconds)  # noqa: ASYNC251 (never run by an event loop)
+
+
+class AsyncDatabase(Database):
+    """Waits on the running event loop."""
+
+    def __init__(
+        self, connections: AsyncConnections, schema: str, retry_timeout: float, schema_check: SchemaCheck
+    ) -> None:
+        super().__init__(schema, retry_timeout, schema_check)
+        self._connections = connections
+
+    async def _attempt(self, work: Work[T], transaction: bool) -> T:
+        async with self._connections.checkout() as connection:
+            if not transaction and connection.autocommit:
+                return await work(_AsyncSession(connection, self.schema))
+            async with connection.transaction():
+                return await work(_AsyncSession(connection, self.schema))
+
+    def _may_retry(self) -> bool:
+        return self._connections.may_retry()
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the task."""
+        await asyncio.sleep(seconds)
+
+
+class _BlockingSession(Session):
+    def __init__(self, connection: Connection[Any], schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        self.server_version = connection.info.server_version
+
+    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(render(statement, self._schema), params, binary=True)
+            return cursor.fetchall() if cursor.description else []
+
+    async def pipeline(self, *calls: Call) -> list[Row]:
+        cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
+        with self._connection.pipeline():
+            for cursor, (statement, params) in zip(cursors, calls, strict=True):
+                cursor.execute(render(statement, self._schema), params, binary=True)
+        return cursors[-1].fetchall() if cursors[-1].description else []
+
+    async def execute_script(self, script: bytes) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(script, prepare=False)
+
+
+class _AsyncSession(Session):
+    def __init__(self, connection: AsyncConnection[Any], schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        self.server_version = connection.info.server_version
+
+    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(render(statement, self._schema), params, binary=True)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def pipeline(self, *calls: Call) -> list[Row]:
+        cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
+        async with self._connection.pipeline():
+            for cursor, (statement, params) in zip(cursors, calls, strict=True):
+                await cursor.execute(render(statement, self._schema), params, binary=True)
+        return await cursors[-1].fetchall() if cursors[-1].description else []
+
+    async def execute_script(self, script: bytes) -> None:
+        async with self._connection.cursor() as cursor:
+            await cursor.execute(script, prepare=False)
+
+
+# --- faults ---
+
+_TRANSIENT_STATES = {
+    "40001",  # serialization failure
+    "40P01",  # deadlock detected
+    "53300",  # too many connections
+    "55006",  # object in use: a database being copied from
+    "57P01",  # admin shutdown
+    "57P02",  # crash shutdown
+    "57P03",  # cannot connect now: starting up or shutting down
+    "57P05",  # idle session timeout
+    "25P03",  # idle in transaction session timeout
+}
+
+# libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
+# that speaks another language is retried until the time-out, which is late but right.
+_PERMANENT_CONNECT_FAULTS = (
+    "authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "is not permitted to log in",
+    "permission denied",
+    "could not translate host name",
+    "Name or service not known",
+    "certificate",
+    "SSL",
+    "invalid",
+)
+
+
+def is_transient(exc: psycopg.Error) -> bool:
+    """Tell whether the same work may succeed a little later, on another connection."""
+    if isinstance(exc, psycopg.errors.UniqueViolation):
+        # Two puts at once computed the same place in a namespace; the later one takes the next.
+        return exc.diag.constraint_name == "checkpoints_ulid_key"
+    if isinstance(exc, (PoolTimeout, TooManyRequests)):
+        return False
+    if exc.sqlstate is not None:
+        return exc.sqlstate in _TRANSIENT_STATES or exc.sqlstate.startswith("08")
+    if not isinstance(exc, psycopg.OperationalError):
+        return False
+    return not is_permanent_connect_fault(exc)
+
+
+def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
+    """Tell whether a connection was refused for a reason that waiting does not mend."""
+    message = str(exc)
+    return "connection failed" in message.lower() and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
+
+
+def _explain(exc: psycopg.Error, schema: str) -> DurableError | None:
+    if isinstance(exc, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
+        return SchemaOutOfDate(
+            f"schema {schema!r} lacks a table of langgraph_durable: call saver.setup() (or asetup()) once, or "
+            "apply the SQL that `python -m langgraph_durable schema` prints"
+        )
+    if isinstance(exc, psycopg.errors.UndefinedColumn):
+        return SchemaOutOfDate(
+            f"the tables in schema {schema!r} are not those of this version of langgraph_durable: call "
+            f"saver.setup() to migrate them ({exc})"
+        )
+    if isinstance(exc, (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)):
+        return InvalidConfig(
+            "a connection pooler between here and Postgres mixes prepared statements up: give pgbouncer "
+            ">= 1.21 max_prepared_statements > 0, or the saver prepare_threshold=None"
+        )
+    if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None and is_permanent_connect_fault(exc):
+        return InvalidConfig(f"cannot connect to Postgres; check the connection string: {exc}")
+    return None

@@ -1,0 +1,63 @@
+"""What `list` and `alist` iterate over: pages of stored checkpoints, decoded, filtered and counted off."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_durable._checkpoints import CheckpointWalk
+from langgraph_durable._config import filter_matches
+from langgraph_durable._database import Database, run_now
+from langgraph_durable._rows import StoredCheckpoint
+
+
+class Listing:
+    """One listing, in one direction, once."""
+
+    def __init__(
+        self,
+        walk: CheckpointWalk,
+        decode: Callable[[StoredCheckpoint], CheckpointTuple],
+        wanted: dict[str, Any],
+        limit: int | None,
+    ) -> None:
+        self._walk = walk
+        self._decode = decode
+        self._wanted = wanted
+        self._left = limit
+
+    def iterate(self, db: Database) -> Iterator[CheckpointTuple]:
+        """Yield the checkpoints, over a BlockingDatabase."""
+        while page := run_now(self._next_page(db)):
+            while page:  # popped, so that what was yielded is not kept by its page
+                if (found := self._accept(page.pop())) is not None:
+                    yield found
+
+    async def aiterate(self, db: Database) -> AsyncIterator[CheckpointTuple]:
+        """Yield the checkpoints, over an AsyncDatabase."""
+        while page := await self._next_page(db):
+            while page:
+                if (found := self._accept(page.pop())) is not None:
+                    yield found
+
+    async def _next_page(self, db: Database) -> list[StoredCheckpoint]:
+        """Fetch a page, its newest checkpoint last."""
+        if self._left == 0:
+            return []
+        size = self._walk.page_size
+        # A filter may reject what the page holds; without one the limit is what is needed.
+        if self._left is not None and not self._wanted:
+            size = min(size, self._left)
+        return (await self._walk.next_page(db, size))[::-1]
+
+    def _accept(self, stored: StoredCheckpoint) -> CheckpointTuple | None:
+        if self._left == 0:
+            return None
+        found = self._decode(stored)
+        if not filter_matches(found.metadata, self._wanted):
+            return None
+        if self._left is not None:
+            self._left -= 1
+        return found

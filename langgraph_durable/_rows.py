@@ -1,0 +1,75 @@
+"""Rows as they travel between the codec and the statements."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Encoded = tuple[str, bytes]
+"""What a serializer makes of a value: its type tag and its bytes."""
+
+
+@dataclass(slots=True)
+class CheckpointRow:
+    """A checkpoint ready to be stored."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    format: int
+    derived_ulid: uuid.UUID | None
+    parent_checkpoint_id: str | None
+    run_id: str | None
+    checkpoint: Encoded
+    metadata: Encoded
+    metadata_index: Mapping[str, object]
+    versions: Mapping[str, str]
+    """Channel -> version, of every value the checkpoint names in channel_values."""
+    values: dict[str, Encoded]
+    """Channel -> value, of those that this put sends; the others are stored already."""
+    encode_value: Callable[[str], Encoded]
+    """Encodes the value of one more channel, for when it turns out not to be stored after all."""
+
+    def send_too(self, channels: Sequence[str]) -> None:
+        """Add the values of channels that the database was found to lack."""
+        for channel in channels:
+            self.values[channel] = self.encode_value(channel)
+
+
+class WriteRow(NamedTuple):
+    """One write of a task, ready to be stored."""
+
+    idx: int
+    channel: str
+    type: str
+    value: bytes
+
+
+class StoredWrite(NamedTuple):
+    """One write of a task, as stored."""
+
+    task_path: str
+    task_id: str
+    idx: int
+    channel: str
+    value: Encoded
+
+
+@dataclass(slots=True)
+class StoredCheckpoint:
+    """A checkpoint as stored, with the values it names and the writes that hang on it."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    ulid: uuid.UUID
+    parent_checkpoint_id: str | None
+    checkpoint: Encoded
+    metadata: Encoded
+    versions: dict[str, str]
+    values: dict[str, Encoded] = field(default_factory=dict)
+    writes: list[StoredWrite] = field(default_factory=list)
+    parent_sends: list[StoredWrite] = field(default_factory=list)
+    """Pending sends that a checkpoint of format v<4 keeps in its parent's writes."""

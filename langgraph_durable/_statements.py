@@ -1,0 +1,287 @@
+"""Every SQL statement of the saver, each a constant; only the schema's name is filled in.
+
+What is not obvious:
+
+- A put may name values it does not send. They are looked up by scalar subqueries, and elsewhere by LATERALs with
+  a LIMIT or OFFSET, never by joins: a join is planned from estimates of rows per thread, which are worst for the
+  few huge threads that matter.
+- A ULID's successor is its number plus one, done on the lower 64 bits; those of a ULID made here are never all
+  ones.
+- Statements that read checkpoints give rows of four kinds in one answer, so that one query, and so one
+  snapshot, fetches checkpoints with their values and their writes: no prune can come between.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from psycopg import sql
+from typing_extensions import LiteralString
+
+
+class Statement:
+    """A statement's text, with `{schema}` where the schema's name goes and `{schema_name}` for it as text."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: LiteralString) -> None:
+        self.text: LiteralString = text
+
+
+@lru_cache(maxsize=4096)
+def render(statement: Statement, schema: str) -> bytes:
+    """Return a statement's bytes for a schema."""
+    names = {"schema": sql.Identifier(schema), "schema_name": sql.Literal(schema)}
+    return sql.SQL(statement.text).format(**names).as_bytes(None)
+
+
+# --- locks: transaction-scoped only, so that they hold behind pgbouncer and go with their transaction ---
+
+LOCK_SETUP = Statement("SELECT pg_advisory_xact_lock(hashtextextended('setup ' || {schema_name}, 0))")
+
+LOCK_THREAD_SHARED = Statement(
+    "SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || %s::text, 0))"
+)
+
+LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_name} || ' ' || %s::text, 0))")
+
+
+# --- put ---
+
+PUT_CHECKPOINT = Statement("""
+WITH missing AS MATERIALIZED (
+    SELECT n.channel
+    FROM unnest(%(named_channels)s::text[], %(named_versions)s::text[]) AS n (channel, version)
+    WHERE (
+        SELECT 1 FROM {schema}.channel_values v
+        WHERE v.thread_id = %(thread_id)s::text AND v.checkpoint_ns = %(checkpoint_ns)s::text
+        AND v.channel = n.channel AND v.version = n.version
+    ) IS NULL
+), head AS MATERIALIZED (
+    SELECT ulid, replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+    ORDER BY ulid DESC LIMIT 1
+), parent AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT FROM {schema}.checkpoints
+        WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+        AND checkpoint_id = %(parent_checkpoint_id)s::text
+    ) AS stored
+), verdict AS MATERIALIZED (
+    SELECT
+        EXISTS (SELECT FROM missing) AS missing,
+        NOT parent.stored AND %(parent_checkpoint_id)s::text IS NOT NULL AND EXISTS (
+            SELECT FROM {schema}.tombstones WHERE thread_id = %(thread_id)s::text
+        ) AS deleted
+    FROM parent
+), derived AS (
+    SELECT coalesce(%(derived_ulid)s::uuid, (
+        lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+        || right(replace(gen_random_uuid()::text, '-', ''), 20)
+    )::uuid) AS ulid
+), place AS (
+    SELECT CASE
+        WHEN parent.stored AND head.ulid >= derived.ulid
+        OR NOT parent.stored AND EXISTS (
+            SELECT FROM {schema}.checkpoints c
+            WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = %(checkpoint_ns)s::text
+            AND c.ulid = derived.ulid
+        )
+        THEN (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
+        ELSE derived.ulid
+    END AS ulid
+    FROM parent CROSS JOIN derived LEFT JOIN head ON true
+), sent AS (
+    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT %(thread_id)s::text, %(checkpoint_ns)s::text, v.channel, v.version, v.type, v.data
+    FROM unnest(
+        %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[]
+    ) AS v (channel, version, type, data)
+    CROSS JOIN verdict WHERE NOT verdict.missing AND NOT verdict.deleted
+    ON CONFLICT DO NOTHING
+), restarted AS (
+    DELETE FROM {schema}.tombstones
+    WHERE thread_id = %(thread_id)s::text AND %(checkpoint_ns)s::text = ''
+    AND %(parent_checkpoint_id)s::text IS NULL
+), stored AS (
+    INSERT INTO {schema}.checkpoints (
+        thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, run_id, format, type, checkpoint,
+        metadata_type, metadata, metadata_index, value_channels, value_versions
+    )
+    SELECT
+        %(thread_id)s::text, %(checkpoint_ns)s::text, %(checkpoint_id)s::text, place.ulid,
+        nullif(%(parent_checkpoint_id)s::text, %(checkpoint_id)s::text), %(run_id)s::text, %(format)s::int,
+        %(type)s::text, %(checkpoint)s::bytea, %(metadata_type)s::text, %(metadata)s::bytea,
+        %(metadata_index)s::jsonb, %(value_channels)s::text[], %(value_versions)s::text[]
+    FROM verdict CROSS JOIN place WHERE NOT verdict.missing AND NOT verdict.deleted
+    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+        run_id = excluded.run_id, format = excluded.format,
+        type = excluded.type, checkpoint = excluded.checkpoint,
+        metadata_type = excluded.metadata_type, metadata = excluded.metadata,
+        metadata_index = excluded.metadata_index,
+        value_channels = excluded.value_channels, value_versions = excluded.value_versions
+)
+SELECT verdict.deleted, array(SELECT channel FROM missing) FROM verdict
+""")
+
+_PUT_WRITES: LiteralString = """
+INSERT INTO {schema}.writes (
+    thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value
+)
+SELECT %s::text, %s::text, %s::text, %s::text, %s::text, w.idx, w.channel, w.type, w.value
+FROM unnest(%s::int[], %s::text[], %s::text[], %s::bytea[]) AS w (idx, channel, type, value)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
+"""
+
+PUT_WRITES_FIRST_WINS = Statement(_PUT_WRITES + "DO NOTHING")
+
+PUT_WRITES_LAST_WINS = Statement(
+    _PUT_WRITES
+    + """DO UPDATE SET
+    task_path = excluded.task_path, channel = excluded.channel, type = excluded.type, value = excluded.value
+"""
+)
+
+
+# --- get and list ---
+
+_COLUMNS: LiteralString = """
+    thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, ulid, format, type, checkpoint,
+    metadata_type, metadata, value_channels, value_versions
+"""
+
+# The kinds of rows that reading checkpoints gives. Columns: kind, thread_id, checkpoint_ns, then by kind
+#   CHECKPOINT  checkpoint_id, parent_checkpoint_id, -, -, type, checkpoint, metadata_type, metadata, ulid,
+#               value_channels, value_versions
+#   VALUE       channel, version, -, -, type, data
+#   WRITE       checkpoint_id, task_path, task_id, channel, type, value, -, -, -, -, -, idx
+#   SEND        as WRITE, of the parent of a checkpoint that keeps its pending sends there
+CHECKPOINT, VALUE, WRITE, SEND = range(4)
+
+_PAGE_CONTENTS: LiteralString = """
+SELECT 0, thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, NULL::text, NULL::text, type, checkpoint,
+    metadata_type, metadata, ulid, value_channels, value_versions, NULL::int
+FROM page
+UNION ALL
+SELECT 1, n.thread_id, n.checkpoint_ns, n.channel, n.version, NULL, NULL, v.type, v.data,
+    NULL, NULL, NULL, NULL, NULL, NULL
+FROM (
+    SELECT DISTINCT p.thread_id, p.checkpoint_ns, n.channel, n.version
+    FROM page p CROSS JOIN unnest(p.value_channels, p.value_versions) AS n (channel, version)
+) n CROSS JOIN LATERAL (
+    SELECT v.type, v.data FROM {schema}.channel_values v
+    WHERE v.thread_id = n.thread_id AND v.checkpoint_ns = n.checkpoint_ns
+    AND v.channel = n.channel AND v.version = n.version
+    LIMIT 1
+) v
+UNION ALL
+SELECT 2, p.thread_id, p.checkpoint_ns, p.checkpoint_id, w.task_path, w.task_id, w.channel, w.type, w.value,
+    NULL, NULL, NULL, NULL, NULL, w.idx
+FROM page p CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.writes w
+    WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns AND w.checkpoint_id = p.checkpoint_id
+    OFFSET 0
+) w
+UNION ALL
+SELECT 3, p.thread_id, p.checkpoint_ns, p.checkpoint_id, w.task_path, w.task_id, w.channel, w.type, w.value,
+    NULL, NULL, NULL, NULL, NULL, w.idx
+FROM page p CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.writes w
+    WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns
+    AND w.checkpoint_id = p.parent_checkpoint_id AND w.channel = '__pregel_tasks'
+    OFFSET 0
+) w
+WHERE p.format < 4
+"""
+
+
+def _read(where: LiteralString) -> Statement:
+    return Statement(
+        "WITH page AS MATERIALIZED (SELECT "
+        + _COLUMNS
+        + "FROM {schema}.checkpoints WHERE "
+        + where
+        + ")"
+        + _PAGE_CONTENTS
+    )
+
+
+def _list(scope: LiteralString) -> Statement:
+    # `ulid <=` repeats what the row comparison implies, because an index on ulid can use only the former.
+    return _read(
+        scope
+        + """
+    ulid < %(before)s::uuid AND ulid <= %(cursor_ulid)s::uuid
+    AND (ulid, thread_id, checkpoint_ns) < (%(cursor_ulid)s::uuid, %(cursor_thread)s::text, %(cursor_ns)s::text)
+    AND (metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(filter_keys)s::text[])
+    ORDER BY ulid DESC, thread_id DESC, checkpoint_ns DESC LIMIT %(size)s::int
+"""
+    )
+
+
+_THREAD: LiteralString = "thread_id = %(thread_id)s::text AND "
+_NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
+_ONE: LiteralString = "checkpoint_id = %(checkpoint_id)s::text AND "
+
+GET_LATEST = _read("thread_id = %s::text AND checkpoint_ns = %s::text ORDER BY ulid DESC LIMIT 1")
+GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
+LIST_ALL = _list("")
+LIST_THREAD = _list(_THREAD)
+LIST_NAMESPACE = _list(_THREAD + _NAMESPACE)
+LIST_ONE_IN_THREAD = _list(_THREAD + _ONE)
+LIST_ONE_IN_NAMESPACE = _list(_THREAD + _NAMESPACE + _ONE)
+
+# A ULID may stand for the checkpoint it was given to, or be some runtime's own id, which comes first.
+FIND_BY_ULID = Statement("""
+SELECT checkpoint_id FROM {schema}.checkpoints
+WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+AND (checkpoint_id = %(id)s::text OR ulid = %(ulid)s::uuid)
+ORDER BY checkpoint_id = %(id)s::text DESC LIMIT 1
+""")
+
+FIND_ULID = Statement("""
+SELECT ulid FROM {schema}.checkpoints
+WHERE thread_id = %(thread_id)s::text AND checkpoint_id = %(checkpoint_id)s::text
+AND (%(checkpoint_ns)s::text IS NULL OR checkpoint_ns = %(checkpoint_ns)s::text)
+ORDER BY ulid DESC LIMIT 1
+""")
+
+
+# --- delete ---
+
+DELETE_THREAD = Statement("""
+WITH c AS (DELETE FROM {schema}.checkpoints WHERE thread_id = %(thread_id)s::text RETURNING 1),
+v AS (DELETE FROM {schema}.channel_values WHERE thread_id = %(thread_id)s::text RETURNING 1),
+s AS (DELETE FROM {schema}.segments WHERE thread_id = %(thread_id)s::text RETURNING 1),
+w AS (DELETE FROM {schema}.writes WHERE thread_id = %(thread_id)s::text RETURNING 1)
+INSERT INTO {schema}.tombstones (thread_id, ulid)
+SELECT %(thread_id)s::text, %(ulid)s::uuid WHERE EXISTS (SELECT FROM c)
+ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
+""")
+
+
+# --- schema ---
+
+# quote_ident, since the names are looked up as identifiers; to_reg*, since they raise nothing when there is none.
+FIND_SCHEMA = Statement("SELECT to_regnamespace(quote_ident({schema_name})) IS NOT NULL")
+
+FIND_MIGRATIONS_TABLE = Statement(
+    "SELECT to_regclass(quote_ident({schema_name}) || '.schema_migrations') IS NOT NULL"
+)
+
+CREATE_SCHEMA = Statement("CREATE SCHEMA {schema}")
+
+CREATE_MIGRATIONS_TABLE = Statement("""
+CREATE TABLE {schema}.schema_migrations (
+    version integer PRIMARY KEY,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+""")
+
+LIST_MIGRATIONS = Statement("SELECT version, name, checksum FROM {schema}.schema_migrations ORDER BY version")
+
+RECORD_MIGRATION = Statement(
+    "INSERT INTO {schema}.schema_migrations (version, name, checksum) VALUES (%s, %s, %s)"
+)
