@@ -86,9 +86,7 @@ async def put_writes(
     """
     statement = sql.PUT_WRITES_LAST_WINS if last_wins else sql.PUT_WRITES_FIRST_WINS
     columns = [list(column) for column in zip(*writes, strict=True)]
-    await db.fetch(
-        statement, (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns)
-    )
+    await db.fetch(statement, (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns))
 
 
 async def get_checkpoint(db: Database, ref: CheckpointRef) -> StoredCheckpoint | None:
@@ -240,13 +238,27 @@ def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
             key = (checkpoint.thread_id, checkpoint.checkpoint_ns, channel, version)
             if key in values:
                 checkpoint.values[channel] = values[key]
-    return sorted(
-        page.values(), key=lambda c: (c.ulid.int, c.thread_id, c.checkpoint_ns), reverse=True
-    )
+    return sorted(page.values(), key=lambda c: (c.ulid.int, c.thread_id, c.checkpoint_ns), reverse=True)
 
 
 def _stored_checkpoint(row: Row) -> StoredCheckpoint:
-    _, thread_id, checkpoint_ns, checkpoint_id, parent, _, _, kind, body, meta_kind, meta, ulid, names, versions, _ = row
+    (
+        _,
+        thread_id,
+        checkpoint_ns,
+        checkpoint_id,
+        parent,
+        _,
+        _,
+        kind,
+        body,
+        meta_kind,
+        meta,
+        ulid,
+        names,
+        versions,
+        _,
+    ) = row
     if len(names) != len(versions):
         raise CheckpointCorrupted(
             f"value_channels and value_versions do not pair: thread {thread_id!r}, "

@@ -1,5 +1,6 @@
-"""Values to rows and back: pure, no waiting. The saver's serializer does the work; this file decides
-what is serialized together.
+"""Values to rows and back: pure, no waiting.
+
+The saver's serializer does the work; this file decides what is serialized together.
 
 A checkpoint is stored in parts. Its large channel values are rows of their own, one per version, shared by
 every checkpoint that names the version. What is left (ids, versions, small values) is one serialized dict.
@@ -168,7 +169,7 @@ def _is_small(value: Any) -> bool:
         return True
     if kind is int:
         return -(2**63) <= value < 2**63
-    return kind is str and len(value) <= _INLINE_CHARACTERS and value.isascii()
+    return kind is str and len(value) <= _INLINE_CHARACTERS and bool(value.isascii())
 
 
 def _version_key(version: Any, channel: str) -> str:
@@ -208,9 +209,7 @@ def may_overwrite(writes: Sequence[tuple[str, Any]]) -> bool:
     return all(channel in WRITES_IDX_MAP for channel, _ in writes)
 
 
-def decode_writes(
-    serde: SerializerProtocol, writes: Sequence[StoredWrite], where: str
-) -> list[PendingWrite]:
+def decode_writes(serde: SerializerProtocol, writes: Sequence[StoredWrite], where: str) -> list[PendingWrite]:
     """Turn stored writes into LangGraph's triples, in the order in which live execution applies them.
 
     Raises:
@@ -218,7 +217,11 @@ def decode_writes(
     """
     ordered = sorted(writes, key=lambda w: writes_sort_key(w.task_path, w.task_id, w.idx))
     return [
-        (w.task_id, w.channel, decode(serde, w.value, f"a write of task {w.task_id!r} to {w.channel!r}, {where}"))
+        (
+            w.task_id,
+            w.channel,
+            decode(serde, w.value, f"a write of task {w.task_id!r} to {w.channel!r}, {where}"),
+        )
         for w in ordered
     ]
 

@@ -36,9 +36,9 @@ def checkpoint_ref(config: RunnableConfig) -> CheckpointRef:
         InvalidConfig: The config has no usable thread_id, or an id that is not text.
     """
     try:
-        configurable = config["configurable"]
+        configurable = config.get("configurable") or {}
         thread_id = configurable["thread_id"]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         raise InvalidConfig(
             f"the config has no thread_id: pass {_THREAD_EXAMPLE}, got {config!r:.200}"
         ) from None
@@ -71,18 +71,17 @@ def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> Checkpo
         InvalidConfig: `before` names no checkpoint.
     """
     try:
-        configurable = dict(before["configurable"])
-    except (KeyError, TypeError, ValueError):
+        configurable = dict(before.get("configurable") or {})
+    except (AttributeError, TypeError, ValueError):
         configurable = {}
     if not configurable.get("checkpoint_id"):
         raise InvalidConfig(
             'before names no checkpoint: pass {"configurable": {"checkpoint_id": "..."}}, '
             f"got {before!r:.200}"
         )
-    for key in ("thread_id", "checkpoint_ns"):
-        if key not in configurable and config is not None and key in config.get("configurable", {}):
-            configurable[key] = config["configurable"][key]
-    return checkpoint_ref({"configurable": configurable})
+    listed = config.get("configurable", {}) if config is not None else {}
+    inherited = {key: listed[key] for key in ("thread_id", "checkpoint_ns") if key in listed}
+    return checkpoint_ref({"configurable": inherited | configurable})
 
 
 def require_thread_id(thread_id: Any) -> str:
@@ -144,7 +143,7 @@ def require_limit(limit: Any) -> int | None:
     return limit
 
 
-def require_filter(filter: Mapping[str, Any] | None) -> dict[str, Any]:  # noqa: A002 (LangGraph's name)
+def require_filter(filter: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a metadata filter as plain JSON values; None and {} filter nothing.
 
     Raises:

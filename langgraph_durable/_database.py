@@ -12,6 +12,7 @@ or repeats the first one's rows and doubles none.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from abc import ABC, abstractmethod
@@ -32,6 +33,8 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 Params = Sequence[Any] | Mapping[str, Any] | None
 Call = tuple[Statement, Params]
+
+_logger = logging.getLogger("langgraph_durable")
 
 _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
@@ -132,7 +135,9 @@ class Database(ABC):
                     raise clearer from exc
                 if not is_transient(exc) or not self._may_retry():
                     raise
-                deadline = deadline or time.monotonic() + self.retry_timeout
+                if deadline is None:
+                    deadline = time.monotonic() + self.retry_timeout
+                    _logger.warning("retrying for up to %g s after: %s", self.retry_timeout, exc)
                 if time.monotonic() + delay > deadline:
                     raise
             await self.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (jitter, not a secret)
@@ -261,6 +266,7 @@ _TRANSIENT_STATES = {
 
 # libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
 # that speaks another language is retried until the time-out, which is late but right.
+_CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host")
 _PERMANENT_CONNECT_FAULTS = (
     "authentication failed",
     "no password supplied",
@@ -293,7 +299,7 @@ def is_transient(exc: psycopg.Error) -> bool:
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
     """Tell whether a connection was refused for a reason that waiting does not mend."""
     message = str(exc)
-    return "connection failed" in message.lower() and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
+    return message.startswith(_CONNECT_FAULTS) and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
 
 
 def _explain(exc: psycopg.Error, schema: str) -> DurableError | None:

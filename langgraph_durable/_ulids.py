@@ -54,7 +54,7 @@ def parse_ulid(text: str) -> uuid.UUID | None:
     if len(text) != _ULID_LENGTH:
         return None
     try:
-        return ULID.from_str(text).to_uuid()
+        return uuid.UUID(bytes=ULID.from_str(text).bytes)
     except ValueError:
         return None
 

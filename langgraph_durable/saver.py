@@ -33,10 +33,10 @@ from langgraph_durable._connections import (
     BlockingConnections,
     GivenConnection,
     GivenPool,
-    OwnPools,
 )
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck, run_now
 from langgraph_durable._listing import Listing
+from langgraph_durable._pools import OwnPools
 from langgraph_durable._rows import StoredCheckpoint
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.errors import InvalidConfig
@@ -367,9 +367,9 @@ class DurableSaver(BaseCheckpointSaver[str]):
         as text. A version from another saver keeps its width, or stays a number, so that old and new compare.
         """
         if isinstance(current, (int, float)):  # of a thread from another saver
-            return int(current) + 1 + random.random()  # noqa: S311
+            return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
         digits = current.partition(".")[0] if current else "0000000000"
-        return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"  # noqa: S311
+        return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
 
     # --- each operation, once, over either database ---
 

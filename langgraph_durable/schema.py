@@ -12,9 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import cast
-
-from typing_extensions import LiteralString
+from typing import Any
 
 from langgraph_durable import _statements as sql
 from langgraph_durable._database import Database, Session
@@ -47,7 +45,7 @@ def migrations() -> tuple[Migration, ...]:
     for file in resources.files("langgraph_durable").joinpath("migrations").iterdir():
         if match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name):
             # A file of this package is as literal as its code.
-            text = cast("LiteralString", file.read_text(encoding="utf-8"))
+            text: Any = file.read_text(encoding="utf-8")
             found.append(Migration(int(match[1]), match[2], Statement(text)))
     return tuple(sorted(found, key=lambda m: m.version))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
@@ -49,7 +49,9 @@ class Databases:
 
     def drop(self, name: str) -> None:
         with psycopg.connect(self.server, autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+            )
         self.names.remove(name)
 
 
@@ -93,8 +95,7 @@ def saver(conninfo: str) -> Iterator[DurableSaver]:
 
 
 @pytest.fixture(params=["sync", "async"])
-async def driven(request: pytest.FixtureRequest, conninfo: str) -> Saver:
-    """A saver reached through its async methods, which its sync ones serve in the "sync" half of the tests."""
-    made = DurableSaver.from_conn_string(conninfo)
-    request.addfinalizer(made.close)
-    return SyncDriver(made) if request.param == "sync" else made
+async def driven(request: pytest.FixtureRequest, conninfo: str) -> AsyncIterator[Saver]:
+    """A saver reached by async methods, behind which are its sync ones in one half of the tests."""
+    async with DurableSaver.from_conn_string(conninfo) as made:
+        yield SyncDriver(made) if request.param == "sync" else made

@@ -51,7 +51,7 @@ class SyncDriver(BaseCheckpointSaver[Any]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: Mapping[str, Any] | None = None,  # noqa: A002 (LangGraph's name)
+        filter: Mapping[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:

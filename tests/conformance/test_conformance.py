@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -16,7 +17,7 @@ REQUIRED = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
 async def test_conformance(driver: str, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async def savers() -> AsyncGenerator[BaseCheckpointSaver, None]:
+    async def savers() -> AsyncGenerator[BaseCheckpointSaver[Any], None]:
         async with DurableSaver.from_conn_string(conninfo) as saver:
             yield SyncDriver(saver) if driver == "sync" else saver
 

@@ -1,0 +1,231 @@
+"""Pools of our own, made from a connection string and opened at first use.
+
+One blocking pool, and one asyncio pool for each running event loop, since an asyncio connection belongs to the loop
+it was made in. Nothing here holds a lock around a pool: it serves as many operations at once as it has connections.
+
+Lifetimes. A saver used bare is never told when to end, so its pools see to it themselves: an event loop that ends
+in good order (`asyncio.run` does) closes its pool, by way of an async generator that it shuts down; a process that
+exits closes the blocking pool; a process that was forked leaves what it inherited to its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from langgraph_durable._connections import AsyncConnections, BlockingConnections
+from langgraph_durable.errors import InvalidConfig, SaverClosed
+
+_CLOSE_TIMEOUT = 5.0
+_CONNECT_TIMEOUT = 10
+
+_inherited: list[Any] = []
+"""Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
+
+
+class OwnPools:
+    """Pools made from a connection string, shared by a saver and its clones."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        min_size: int,
+        max_size: int,
+        timeout: float,
+        prepare_threshold: int | None,
+    ) -> None:
+        self.conninfo = _complete_conninfo(conninfo)
+        self.connection_options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
+        self.pool_options: dict[str, Any] = {
+            "min_size": min_size,
+            "max_size": max_size,
+            "timeout": timeout,
+            "kwargs": self.connection_options,
+            "open": False,
+        }
+        self.blocking = _BlockingOwnPool(self)
+        self.asynchronous = _AsyncOwnPools(self)
+        self.closed = False
+        # The first connection is made directly: a pool would hide why it cannot be made until it times out.
+        self.reached = False
+
+    def require_open(self) -> None:
+        """Refuse to work after `close`."""
+        if self.closed:
+            raise SaverClosed("the saver was closed: make another one, or close it later")
+
+    def close(self) -> None:
+        """Close every pool; of event loops running elsewhere too."""
+        self.closed = True
+        self.blocking.close()
+        self.asynchronous.close_all()
+
+    async def aclose(self) -> None:
+        """Close every pool, from an event loop."""
+        self.closed = True
+        await self.asynchronous.close_own()
+        await asyncio.to_thread(self.blocking.close)
+        await asyncio.to_thread(self.asynchronous.close_all)
+
+
+class _BlockingOwnPool(BlockingConnections):
+    def __init__(self, pools: OwnPools) -> None:
+        self._pools = pools
+        self._pool: ConnectionPool[Any] | None = None
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._finalizer: weakref.finalize[..., Any] | None = None
+
+    @contextmanager
+    def checkout(self) -> Iterator[Connection[Any]]:
+        self._pools.require_open()
+        if not self._pools.reached:
+            with Connection.connect(self._pools.conninfo, **self._pools.connection_options) as first:
+                self._pools.reached = True
+                yield first
+            return
+        pool = self._pool
+        if pool is None or self._pid != os.getpid():
+            pool = self._open()
+        with pool.connection() as connection:
+            yield connection
+
+    def _open(self) -> ConnectionPool[Any]:
+        if self._pid != os.getpid():
+            _inherited.append((self._pool, self._finalizer))
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._pool, self._opening, self._pid = None, threading.Lock(), os.getpid()
+        with self._opening:  # of the opening only: two threads must not make two pools
+            self._pools.require_open()
+            if self._pool is None:
+                pool: ConnectionPool[Any] = ConnectionPool(self._pools.conninfo, **self._pools.pool_options)
+                pool.open()
+                self._finalizer = weakref.finalize(self, pool.close, _CLOSE_TIMEOUT)
+                self._pool = pool
+            return self._pool
+
+    def close(self) -> None:
+        with self._opening:
+            if self._finalizer is not None and self._pid == os.getpid():
+                self._finalizer()
+
+
+class _AsyncOwnPools(AsyncConnections):
+    def __init__(self, pools: OwnPools) -> None:
+        self._pools = pools
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPool] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @asynccontextmanager
+    async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
+        self._pools.require_open()
+        if not self._pools.reached:
+            connecting = AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
+            async with await connecting as first:
+                self._pools.reached = True
+                yield first
+            return
+        loop = asyncio.get_running_loop()
+        own = self._by_loop.get(loop)
+        if own is None or own.pid != os.getpid():
+            if own is not None:
+                _inherited.append(own)
+            for other, pool in list(self._by_loop.items()):
+                if other.is_closed():
+                    pool.abandon()
+                    del self._by_loop[other]
+            own = self._by_loop[loop] = _LoopPool(self._pools)
+        if not own.opened:
+            await own.open()
+        async with own.pool.connection() as connection:
+            yield connection
+
+    async def close_own(self) -> None:
+        if (own := self._by_loop.pop(asyncio.get_running_loop(), None)) is not None:
+            await own.close()
+
+    def close_all(self) -> None:
+        for loop, own in list(self._by_loop.items()):
+            del self._by_loop[loop]
+            if own.pid != os.getpid():
+                _inherited.append(own)
+            elif not loop.is_running():
+                own.abandon()
+            elif loop is _running_loop():
+                own.closing = loop.create_task(own.close())
+            else:
+                asyncio.run_coroutine_threadsafe(own.close(), loop).result(_CLOSE_TIMEOUT)
+
+
+class _LoopPool:
+    """The pool of one event loop."""
+
+    def __init__(self, pools: OwnPools) -> None:
+        self.pid = os.getpid()
+        self.opened = False
+        self.closing: asyncio.Task[None] | None = None
+        self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
+        self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+            pools.conninfo, configure=self._remember, **pools.pool_options
+        )
+        self._life = self._close_with_loop()
+
+    async def open(self) -> None:
+        await self.pool.open()  # does nothing for all but the first of the tasks that come here together
+        if not self.opened:
+            self.opened = True
+            await self._life.__anext__()
+
+    async def close(self) -> None:
+        self.opened = True  # a checkout under way must meet the closed pool, not open it again
+        await self.pool.close(_CLOSE_TIMEOUT)
+        await self._life.aclose()
+
+    def abandon(self) -> None:
+        """Close the connections of a loop that is gone, and that nobody can await in any more."""
+        for connection in list(self._connections):
+            connection.pgconn.finish()
+
+    async def _remember(self, connection: AsyncConnection[Any]) -> None:
+        self._connections.add(connection)
+
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.pool.close(_CLOSE_TIMEOUT)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _complete_conninfo(conninfo: str) -> str:
+    try:
+        given = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as exc:
+        raise InvalidConfig(
+            f"not a Postgres connection string ({exc}): pass "
+            '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
+        ) from exc
+    defaults: dict[str, str | int] = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "fallback_application_name": "langgraph_durable",
+    }
+    return make_conninfo(conninfo, **{k: v for k, v in defaults.items() if k not in given})
