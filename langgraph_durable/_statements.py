@@ -30,7 +30,12 @@ class Statement:
 
 @lru_cache(maxsize=4096)
 def render(statement: Statement, schema: str) -> bytes:
-    """Return a statement's bytes for a schema."""
+    """Return a statement's bytes for a schema, to be run with parameters; with `()` if it has none."""
+    return render_script(statement, schema.replace("%", "%%"))
+
+
+def render_script(statement: Statement, schema: str) -> bytes:
+    """Return a statement's bytes for a schema, as Postgres reads them."""
     names = {"schema": sql.Identifier(schema), "schema_name": sql.Literal(schema)}
     return sql.SQL(statement.text).format(**names).as_bytes(None)
 
@@ -262,12 +267,18 @@ ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
 
 # --- schema ---
 
-# quote_ident, since the names are looked up as identifiers; to_reg*, since they raise nothing when there is none.
-FIND_SCHEMA = Statement("SELECT to_regnamespace(quote_ident({schema_name})) IS NOT NULL")
-
-FIND_MIGRATIONS_TABLE = Statement(
-    "SELECT to_regclass(quote_ident({schema_name}) || '.schema_migrations') IS NOT NULL"
+# Not to_regnamespace and to_regclass: in a transaction that waited for an advisory lock, their caches still hold
+# what was there before. The cast to name cuts a long name as CREATE does.
+FIND_SCHEMA = Statement(
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = {schema_name}::name)"
 )
+
+FIND_MIGRATIONS_TABLE = Statement("""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = {schema_name}::name AND c.relname = 'schema_migrations'
+)
+""")
 
 CREATE_SCHEMA = Statement("CREATE SCHEMA {schema}")
 
