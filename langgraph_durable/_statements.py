@@ -200,18 +200,20 @@ WHERE p.format < 4
 """
 
 
-def _read(where: LiteralString) -> Statement:
+def _read(where: LiteralString, source: LiteralString = "{schema}.checkpoints") -> Statement:
     return Statement(
         "WITH page AS MATERIALIZED (SELECT "
         + _COLUMNS
-        + "FROM {schema}.checkpoints WHERE "
+        + "FROM "
+        + source
+        + " WHERE "
         + where
         + ")"
         + _PAGE_CONTENTS
     )
 
 
-def _list(scope: LiteralString) -> Statement:
+def _list(scope: LiteralString, source: LiteralString = "{schema}.checkpoints") -> Statement:
     # `ulid <=` repeats what the row comparison implies, because an index on ulid can use only the former.
     return _read(
         scope
@@ -220,21 +222,27 @@ def _list(scope: LiteralString) -> Statement:
     AND (ulid, thread_id, checkpoint_ns) < (%(cursor_ulid)s::uuid, %(cursor_thread)s::text, %(cursor_ns)s::text)
     AND (metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(filter_keys)s::text[])
     ORDER BY ulid DESC, thread_id DESC, checkpoint_ns DESC LIMIT %(size)s::int
-"""
+""",
+        source,
     )
+
+
+def _list_one(scope: LiteralString) -> Statement:
+    # Found first, by its key (OFFSET 0): a plan for any LIMIT would rather walk the thread in the order of ulid.
+    one: LiteralString = "checkpoint_id = %(checkpoint_id)s::text OFFSET 0"
+    return _list("", "(SELECT * FROM {schema}.checkpoints WHERE " + scope + one + ") AS one")  # noqa: S608 (constants)
 
 
 _THREAD: LiteralString = "thread_id = %(thread_id)s::text AND "
 _NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
-_ONE: LiteralString = "checkpoint_id = %(checkpoint_id)s::text AND "
 
 GET_LATEST = _read("thread_id = %s::text AND checkpoint_ns = %s::text ORDER BY ulid DESC LIMIT 1")
 GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
 LIST_ALL = _list("")
 LIST_THREAD = _list(_THREAD)
 LIST_NAMESPACE = _list(_THREAD + _NAMESPACE)
-LIST_ONE_IN_THREAD = _list(_THREAD + _ONE)
-LIST_ONE_IN_NAMESPACE = _list(_THREAD + _NAMESPACE + _ONE)
+LIST_ONE_IN_THREAD = _list_one(_THREAD)
+LIST_ONE_IN_NAMESPACE = _list_one(_THREAD + _NAMESPACE)
 
 # A ULID may stand for the checkpoint it was given to, or be some runtime's own id, which comes first.
 FIND_BY_ULID = Statement("""
