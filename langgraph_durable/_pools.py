@@ -23,11 +23,18 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from langgraph_durable._connections import AsyncConnections, BlockingConnections
+from langgraph_durable._connections import (
+    AsyncConnections,
+    BlockingConnections,
+    async_living_connection,
+    living_connection,
+)
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 10
+_RECONNECT_TIMEOUT = 2.0
+"""Seconds until a pool starts its attempts to connect anew: left alone it waits twice as long after each one."""
 
 _inherited: list[Any] = []
 """Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
@@ -51,6 +58,7 @@ class OwnPools:
             "min_size": min_size,
             "max_size": max_size,
             "timeout": timeout,
+            "reconnect_timeout": _RECONNECT_TIMEOUT,
             "kwargs": self.connection_options,
             "open": False,
         }
@@ -98,7 +106,7 @@ class _BlockingOwnPool(BlockingConnections):
         pool = self._pool
         if pool is None or self._pid != os.getpid():
             pool = self._open()
-        with pool.connection() as connection:
+        with living_connection(pool) as connection:
             yield connection
 
     def _open(self) -> ConnectionPool[Any]:
@@ -110,7 +118,9 @@ class _BlockingOwnPool(BlockingConnections):
         with self._opening:  # of the opening only: two threads must not make two pools
             self._pools.require_open()
             if self._pool is None:
-                pool: ConnectionPool[Any] = ConnectionPool(self._pools.conninfo, **self._pools.pool_options)
+                pool: ConnectionPool[Any] = ConnectionPool(
+                    self._pools.conninfo, reconnect_failed=_try_again, **self._pools.pool_options
+                )
                 pool.open()
                 self._finalizer = weakref.finalize(self, pool.close, _CLOSE_TIMEOUT)
                 self._pool = pool
@@ -150,7 +160,7 @@ class _AsyncOwnPools(AsyncConnections):
             own = self._by_loop[loop] = _LoopPool(self._pools)
         if not own.opened:
             await own.open()
-        async with own.pool.connection() as connection:
+        async with async_living_connection(own.pool) as connection:
             yield connection
 
     async def close_own(self) -> None:
@@ -179,7 +189,10 @@ class _LoopPool:
         self.closing: asyncio.Task[None] | None = None
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
         self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            pools.conninfo, configure=self._remember, **pools.pool_options
+            pools.conninfo,
+            configure=self._remember,
+            reconnect_failed=_atry_again,
+            **pools.pool_options,
         )
         self._life = self._close_with_loop()
 
@@ -207,6 +220,14 @@ class _LoopPool:
             yield
         finally:
             await self.pool.close(_CLOSE_TIMEOUT)
+
+
+def _try_again(pool: ConnectionPool[Any]) -> None:
+    pool.check()  # grows the pool if somebody waits, or if it is too small
+
+
+async def _atry_again(pool: AsyncConnectionPool[Any]) -> None:
+    await pool.check()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
