@@ -25,7 +25,7 @@ WRITES: Sequence[tuple[str, Any]] = [("messages", "first"), ("messages", {"secon
 LARGE = list(range(100))
 """A value that is stored in a row of its own."""
 
-_DEADLINE = 30.0
+_DEADLINE = 6.0
 
 
 def config(
@@ -124,7 +124,7 @@ class Observer:
 
     def rows(self, query: Any, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
-            cursor = self.connection.execute(query, params)
+            cursor = self.connection.execute(query, params or None)
             return cursor.fetchall() if cursor.description else []
 
     def value(self, query: Any, params: Sequence[Any] = ()) -> Any:
