@@ -25,7 +25,7 @@ WRITES: Sequence[tuple[str, Any]] = [("messages", "first"), ("messages", {"secon
 LARGE = list(range(100))
 """A value that is stored in a row of its own."""
 
-_DEADLINE = 6.0
+_DEADLINE = 30.0
 
 
 def config(
