@@ -107,15 +107,14 @@ def test_closing_what_was_never_used() -> None:
         pass
 
 
-@pytest.mark.parametrize("operation", ["setup", *OPERATIONS])
 @pytest.mark.parametrize("used", [False, True])
-async def test_use_after_close(conninfo: str, drive: Driver, operation: str, used: bool) -> None:
+async def test_use_after_close(conninfo: str, drive: Driver, used: bool) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         if used:
-            await drive(saver, "get_tuple", config())
-            await drive(saver, "get_tuple", config())
-    with pytest.raises(SaverClosed, match="make another one"):
-        await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
+            await exercise(drive, saver)
+    for operation in ("setup", *OPERATIONS):
+        with pytest.raises(SaverClosed, match="make another one"):
+            await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
 
 
 async def test_close_while_calls_wait(conninfo: str, observer: Observer, drive: Driver) -> None:
