@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
@@ -224,8 +225,8 @@ class _BlockingSession(Session):
             with self._connection.pipeline():
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
                     cursor.execute(render(statement, self._schema), params or (), binary=True)
-        except BaseException as exc:
-            if not isinstance(exc, Exception):
+        except BaseException:
+            if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
             raise
         return cursors[-1].fetchall() if cursors[-1].description else []
@@ -252,10 +253,10 @@ class _AsyncSession(Session):
             async with self._connection.pipeline():
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
                     await cursor.execute(render(statement, self._schema), params or (), binary=True)
-        except BaseException as exc:
-            if not isinstance(exc, Exception):
-                # psycopg may leave answers of a cancelled pipeline unread (3.3.9): whatever came next on the
-                # connection would take them for its own.
+        except BaseException:
+            if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
+                # Cancelled while it entered the pipeline, psycopg (3.3.9) leaves the connection in it: whatever
+                # came next there would get the answers to what came before.
                 await self._connection.close()
             raise
         return await cursors[-1].fetchall() if cursors[-1].description else []
