@@ -502,6 +502,41 @@ async def test_a_cancelled_call_leaves_the_pool_whole(
         assert len(await stored_ids(Driver("async"), saver)) == 1
 
 
+async def test_a_call_cancelled_as_it_enters_its_pipeline(
+    conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where psycopg gives way to other tasks if the loop was busy for long."""
+    enter = AsyncConnection.pipeline
+    cancel = False
+
+    def pipeline(connection: AsyncConnection[Any]) -> Any:
+        task = asyncio.current_task()
+        if cancel and task is not None:
+            time.sleep(0.1)
+            task.cancel()
+        return enter(connection)
+
+    async with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
+        for number in range(3):
+            await saver.aput(*a_put(f"thread-{number}"))
+        with monkeypatch.context() as patch:
+            patch.setattr(AsyncConnection, "pipeline", pipeline)
+            cancel = True
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(saver.aput(*a_put("cancelled")))
+        for number in range(3, 6):
+            stored = await saver.aput(*a_put(f"thread-{number}"))
+            assert observer.value("SELECT count(*) FROM langgraph_durable.checkpoints") == number + 1
+            for thread_id in (f"thread-{number}", "thread-1", "nobody"):
+                found = await saver.aget_tuple(config(thread_id))
+                assert (found and found.config["configurable"]["thread_id"]) == (
+                    None if thread_id == "nobody" else thread_id
+                )
+            found = await saver.aget_tuple(stored)
+            assert found is not None
+            assert found.config == stored
+
+
 async def test_calls_cancelled_anywhere_leave_the_pool_whole(conninfo: str, observer: Observer) -> None:
     """No later call gets the answer to a cancelled one, and no connection is lost."""
     size = 4
