@@ -168,7 +168,7 @@ def _is_small(value: Any) -> bool:
     if value is None or kind is bool or kind is float:
         return True
     if kind is int:
-        return -(2**63) <= value < 2**63
+        return bool(-(2**63) <= value < 2**63)
     return kind is str and len(value) <= _INLINE_CHARACTERS and bool(value.isascii())
 
 
@@ -236,16 +236,24 @@ def encode(serde: SerializerProtocol, value: Any, what: str) -> Encoded:
         UnserializableValue: It cannot be; the message names `what` it is.
     """
     try:
-        kind, data = serde.dumps_typed(value)
-        if (_LOSSY_MARK in data or _ENCRYPTED_MARK in kind) and _has_surrogates(value):
-            kind, data = serde.dumps_typed(_map_strings(value, _escape))
-            kind = _ESCAPED + kind
-        return kind, data
+        return _encode(serde, value)
     except Exception as exc:
         raise UnserializableValue(
             f"cannot serialize {what}, a {type(value).__name__}: {exc}. Store plain data, a dataclass or a "
             "pydantic model, or pass the saver a serde that knows the type"
         ) from exc
+
+
+def _encode(serde: SerializerProtocol, value: Any) -> Encoded:
+    try:
+        kind, data = serde.dumps_typed(value)
+        if not ((_LOSSY_MARK in data or _ENCRYPTED_MARK in kind) and _has_surrogates(value)):
+            return kind, data
+    except Exception:
+        if not _has_surrogates(value):
+            raise
+    kind, data = serde.dumps_typed(_map_strings(value, _escape))
+    return _ESCAPED + kind, data
 
 
 def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:

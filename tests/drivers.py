@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -51,13 +51,11 @@ class SyncDriver(BaseCheckpointSaver[Any]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: Mapping[str, Any] | None = None,
+        filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        for found in self.inner.list(
-            config, filter=dict(filter) if filter is not None else None, before=before, limit=limit
-        ):
+        for found in self.inner.list(config, filter=filter, before=before, limit=limit):
             yield found
 
     async def adelete_thread(self, thread_id: str) -> None:
