@@ -45,13 +45,14 @@ async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
 
 
 def _put_params(row: CheckpointRow) -> dict[str, Any]:
-    named = [channel for channel in row.versions if channel not in row.values]
+    named = [c for c, version in row.versions.items() if version is not None and c not in row.values]
     return {
         "thread_id": row.thread_id,
         "checkpoint_ns": row.checkpoint_ns,
         "checkpoint_id": row.checkpoint_id,
         "derived_ulid": row.derived_ulid,
         "parent_checkpoint_id": row.parent_checkpoint_id,
+        "root_checkpoint_id": row.root_checkpoint_id,
         "run_id": row.run_id,
         "format": row.format,
         "type": row.checkpoint[0],
@@ -61,6 +62,7 @@ def _put_params(row: CheckpointRow) -> dict[str, Any]:
         "metadata_index": Jsonb(row.metadata_index),
         "value_channels": list(row.versions),
         "value_versions": list(row.versions.values()),
+        "delta_channels": list(row.delta_channels) or None,
         "named_channels": named,
         "named_versions": [row.versions[channel] for channel in named],
         "channels": list(row.values),

@@ -79,6 +79,8 @@ def encode_checkpoint(
 
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
+    parents = full_metadata.get("parents")
+    root_id = parents.get("") if ref.namespace and isinstance(parents, Mapping) else None
     index = _index(full_metadata, filter_keys)
     return CheckpointRow(
         thread_id=ref.thread_id,
@@ -87,11 +89,16 @@ def encode_checkpoint(
         format=checkpoint["v"],
         derived_ulid=derive_ulid(checkpoint_id),
         parent_checkpoint_id=ref.checkpoint_id,
+        root_checkpoint_id=require_text(root_id, "the root checkpoint's id") if root_id else None,
         run_id=str(run_id) if "run_id" in index and run_id is not None else None,
         checkpoint=encode(serde, {**checkpoint, "channel_values": inline}, where),
         metadata=encode(serde, full_metadata, f"metadata of {where}"),
         metadata_index=index,
-        versions={c: _version_key(channel_versions[c], c) for c in large},
+        versions={
+            require_text(c, "a channel's name"): _version_key(channel_versions[c], c) if c in large else None
+            for c in (*inline, *large)
+        },
+        delta_channels=_delta_channels(full_metadata, checkpoint),
         values={c: encode_value(c) for c in large if c in new_versions},
         encode_value=encode_value,
     )
@@ -119,6 +126,8 @@ def decode_checkpoint(
     if not isinstance(versions, dict) or not isinstance(values, dict):
         raise CheckpointCorrupted(f"the stored checkpoint has no channel versions or values: {where}")
     for channel, version in stored.versions.items():
+        if version is None:
+            continue
         if channel not in stored.values:
             raise CheckpointCorrupted(
                 f"the value of channel {channel!r} at version {version!r} is not stored: {where}"
@@ -172,8 +181,16 @@ def _is_small(value: Any) -> bool:
     return kind is str and len(value) <= _INLINE_CHARACTERS and bool(value.isascii())
 
 
+def _delta_channels(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> list[str]:
+    """Return the delta channels without a value here: the runtime counts the steps since each one's snapshot."""
+    counters = metadata.get("counters_since_delta_snapshot")
+    if not isinstance(counters, Mapping):
+        return []
+    versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
+    return [require_text(c, "a channel's name") for c in counters if c in versions and c not in values]
+
+
 def _version_key(version: Any, channel: str) -> str:
-    require_text(channel, "a channel's name")
     return require_text(str(version), f"the version of channel {channel!r}")
 
 

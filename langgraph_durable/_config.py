@@ -65,7 +65,9 @@ def stored_checkpoint_ref(config: RunnableConfig) -> tuple[CheckpointRef, str]:
 
 
 def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> CheckpointRef:
-    """Return the checkpoint that `before` names; its thread may be the listed config's.
+    """Return the checkpoint that `before` names; its thread may be the listed config's, its namespace any.
+
+    The runtime lists a subgraph's namespace before a checkpoint of the root's, naming neither.
 
     Raises:
         InvalidConfig: `before` names no checkpoint.
@@ -80,7 +82,7 @@ def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> Checkpo
             f"got {before!r:.200}"
         )
     listed = config.get("configurable", {}) if config is not None else {}
-    inherited = {key: listed[key] for key in ("thread_id", "checkpoint_ns") if key in listed}
+    inherited = {"thread_id": listed["thread_id"]} if "thread_id" in listed else {}
     return checkpoint_ref({"configurable": inherited | configurable})
 
 

@@ -29,6 +29,9 @@ from langgraph_durable.errors import InvalidConfig, SaverClosed
 _CLOSE_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 10
 
+# Our statements are looked up by key whatever their parameters, and planning one anew costs as much as running it.
+_PLANNING = "-c plan_cache_mode=force_generic_plan"
+
 _inherited: list[Any] = []
 """Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
 
@@ -45,7 +48,8 @@ class OwnPools:
         timeout: float,
         prepare_threshold: int | None,
     ) -> None:
-        self.conninfo = _complete_conninfo(conninfo)
+        self.conninfo = _complete_conninfo(conninfo, {"options": _PLANNING})
+        self._plain_conninfo = _complete_conninfo(conninfo, {})
         self.connection_options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
         self.pool_options: dict[str, Any] = {
             "min_size": min_size,
@@ -59,6 +63,14 @@ class OwnPools:
         self.closed = False
         # The first connection is made directly: a pool would hide why it cannot be made until it times out.
         self.reached = False
+
+    def give_up_planning_option(self) -> bool:
+        """After a first connection that failed: tell whether to try again without the option on planning.
+
+        Some poolers refuse startup options that they do not know.
+        """
+        had_it, self.conninfo = self.conninfo != self._plain_conninfo, self._plain_conninfo
+        return had_it
 
     def require_open(self) -> None:
         """Refuse to work after `close`."""
@@ -91,7 +103,7 @@ class _BlockingOwnPool(BlockingConnections):
     def checkout(self) -> Iterator[Connection[Any]]:
         self._pools.require_open()
         if not self._pools.reached:
-            with Connection.connect(self._pools.conninfo, **self._pools.connection_options) as first:
+            with self._connect_first() as first:
                 self._pools.reached = True
                 yield first
             return
@@ -100,6 +112,14 @@ class _BlockingOwnPool(BlockingConnections):
             pool = self._open()
         with pool.connection() as connection:
             yield connection
+
+    def _connect_first(self) -> Connection[Any]:
+        try:
+            return Connection.connect(self._pools.conninfo, **self._pools.connection_options)
+        except psycopg.OperationalError:
+            if not self._pools.give_up_planning_option():
+                raise
+            return self._connect_first()
 
     def _open(self) -> ConnectionPool[Any]:
         if self._pid != os.getpid():
@@ -133,8 +153,7 @@ class _AsyncOwnPools(AsyncConnections):
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
         self._pools.require_open()
         if not self._pools.reached:
-            connecting = AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
-            async with await connecting as first:
+            async with await self._connect_first() as first:
                 self._pools.reached = True
                 yield first
             return
@@ -152,6 +171,14 @@ class _AsyncOwnPools(AsyncConnections):
             await own.open()
         async with own.pool.connection() as connection:
             yield connection
+
+    async def _connect_first(self) -> AsyncConnection[Any]:
+        try:
+            return await AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
+        except psycopg.OperationalError:
+            if not self._pools.give_up_planning_option():
+                raise
+            return await self._connect_first()
 
     async def close_own(self) -> None:
         if (own := self._by_loop.pop(asyncio.get_running_loop(), None)) is not None:
@@ -216,7 +243,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _complete_conninfo(conninfo: str) -> str:
+def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     try:
         given = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as exc:
@@ -228,4 +255,7 @@ def _complete_conninfo(conninfo: str) -> str:
         "connect_timeout": _CONNECT_TIMEOUT,
         "fallback_application_name": "langgraph_durable",
     }
-    return make_conninfo(conninfo, **{k: v for k, v in defaults.items() if k not in given})
+    completed = {k: v for k, v in defaults.items() if k not in given}
+    for key, value in added.items():
+        completed[key] = f"{given[key]} {value}" if given.get(key) else value
+    return make_conninfo(conninfo, **completed)

@@ -21,12 +21,15 @@ class CheckpointRow:
     format: int
     derived_ulid: uuid.UUID | None
     parent_checkpoint_id: str | None
+    root_checkpoint_id: str | None
     run_id: str | None
     checkpoint: Encoded
     metadata: Encoded
     metadata_index: Mapping[str, object]
-    versions: Mapping[str, str]
-    """Channel -> version, of every value the checkpoint names in channel_values."""
+    versions: Mapping[str, str | None]
+    """Channel -> version in channel_values, of every channel with a value; None if it is inside the checkpoint."""
+    delta_channels: Sequence[str]
+    """Channels whose values are replayed from what ancestors' tasks wrote."""
     values: dict[str, Encoded]
     """Channel -> value, of those that this put sends; the others are stored already."""
     encode_value: Callable[[str], Encoded]
@@ -68,7 +71,7 @@ class StoredCheckpoint:
     parent_checkpoint_id: str | None
     checkpoint: Encoded
     metadata: Encoded
-    versions: dict[str, str]
+    versions: dict[str, str | None]
     values: dict[str, Encoded] = field(default_factory=dict)
     writes: list[StoredWrite] = field(default_factory=list)
     parent_sends: list[StoredWrite] = field(default_factory=list)

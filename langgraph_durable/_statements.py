@@ -5,14 +5,18 @@ What is not obvious:
 - A put may name values it does not send. They are looked up by scalar subqueries, and elsewhere by LATERALs with
   a LIMIT or OFFSET, never by joins: a join is planned from estimates of rows per thread, which are worst for the
   few huge threads that matter.
-- A ULID's successor is its number plus one, done on the lower 64 bits; those of a ULID made here are never all
-  ones.
+- A checkpoint's ULID is what its id tells, unless that is not after what came before it: the head of its namespace
+  if its parent is stored, and the root graph's checkpoint that a subgraph's call started from. Then a clock is off,
+  and it is the successor of the thread's last. (Namespaces must agree: the runtime asks for a subgraph's
+  checkpoints before one of the root's.) A successor is the number plus one, done on the lower 64 bits; those of a
+  ULID made here are never all ones.
 - Statements that read checkpoints give rows of four kinds in one answer, so that one query, and so one
   snapshot, fetches checkpoints with their values and their writes: no prune can come between.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from psycopg import sql
@@ -32,7 +36,8 @@ class Statement:
 def render(statement: Statement, schema: str) -> bytes:
     """Return a statement's bytes for a schema."""
     names = {"schema": sql.Identifier(schema), "schema_name": sql.Literal(schema)}
-    return sql.SQL(statement.text).format(**names).as_bytes(None)
+    # Without its indentation: psycopg parses a text of over 4,096 bytes anew at each call.
+    return re.sub(rb"\n +", b"\n", sql.SQL(statement.text).format(**names).as_bytes(None))
 
 
 # --- locks: transaction-scoped only, so that they hold behind pgbouncer and go with their transaction ---
@@ -58,7 +63,7 @@ WITH missing AS MATERIALIZED (
         AND v.channel = n.channel AND v.version = n.version
     ) IS NULL
 ), head AS MATERIALIZED (
-    SELECT ulid, replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
+    SELECT ulid FROM {schema}.checkpoints
     WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
     ORDER BY ulid DESC LIMIT 1
 ), parent AS MATERIALIZED (
@@ -79,18 +84,28 @@ WITH missing AS MATERIALIZED (
         lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
         || right(replace(gen_random_uuid()::text, '-', ''), 20)
     )::uuid) AS ulid
+), root AS MATERIALIZED (
+    SELECT ulid FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = '' AND checkpoint_id = %(root_checkpoint_id)s::text
 ), place AS (
     SELECT CASE
-        WHEN parent.stored AND head.ulid >= derived.ulid
+        WHEN parent.stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
         OR NOT parent.stored AND EXISTS (
             SELECT FROM {schema}.checkpoints c
             WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = %(checkpoint_ns)s::text
             AND c.ulid = derived.ulid
         )
-        THEN (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
+        THEN (
+            SELECT (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
+            FROM (
+                SELECT replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
+                WHERE thread_id = %(thread_id)s::text
+                ORDER BY ulid DESC LIMIT 1
+            ) AS last
+        )
         ELSE derived.ulid
     END AS ulid
-    FROM parent CROSS JOIN derived LEFT JOIN head ON true
+    FROM parent CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
 ), sent AS (
     INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
     SELECT %(thread_id)s::text, %(checkpoint_ns)s::text, v.channel, v.version, v.type, v.data
@@ -105,21 +120,23 @@ WITH missing AS MATERIALIZED (
     AND %(parent_checkpoint_id)s::text IS NULL
 ), stored AS (
     INSERT INTO {schema}.checkpoints (
-        thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, run_id, format, type, checkpoint,
-        metadata_type, metadata, metadata_index, value_channels, value_versions
+        thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, root_checkpoint_id, run_id, format,
+        type, checkpoint, metadata_type, metadata, metadata_index, value_channels, value_versions, delta_channels
     )
     SELECT
         %(thread_id)s::text, %(checkpoint_ns)s::text, %(checkpoint_id)s::text, place.ulid,
-        nullif(%(parent_checkpoint_id)s::text, %(checkpoint_id)s::text), %(run_id)s::text, %(format)s::int,
-        %(type)s::text, %(checkpoint)s::bytea, %(metadata_type)s::text, %(metadata)s::bytea,
-        %(metadata_index)s::jsonb, %(value_channels)s::text[], %(value_versions)s::text[]
+        nullif(%(parent_checkpoint_id)s::text, %(checkpoint_id)s::text), %(root_checkpoint_id)s::text,
+        %(run_id)s::text, %(format)s::int, %(type)s::text, %(checkpoint)s::bytea,
+        %(metadata_type)s::text, %(metadata)s::bytea, %(metadata_index)s::jsonb,
+        %(value_channels)s::text[], %(value_versions)s::text[], %(delta_channels)s::text[]
     FROM verdict CROSS JOIN place WHERE NOT verdict.missing AND NOT verdict.deleted
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,
         type = excluded.type, checkpoint = excluded.checkpoint,
         metadata_type = excluded.metadata_type, metadata = excluded.metadata,
         metadata_index = excluded.metadata_index,
-        value_channels = excluded.value_channels, value_versions = excluded.value_versions
+        value_channels = excluded.value_channels, value_versions = excluded.value_versions,
+        delta_channels = excluded.delta_channels
 )
 SELECT verdict.deleted, array(SELECT channel FROM missing) FROM verdict
 """)
@@ -168,6 +185,7 @@ SELECT 1, n.thread_id, n.checkpoint_ns, n.channel, n.version, NULL, NULL, v.type
 FROM (
     SELECT DISTINCT p.thread_id, p.checkpoint_ns, n.channel, n.version
     FROM page p CROSS JOIN unnest(p.value_channels, p.value_versions) AS n (channel, version)
+    WHERE n.version IS NOT NULL
 ) n CROSS JOIN LATERAL (
     SELECT v.type, v.data FROM {schema}.channel_values v
     WHERE v.thread_id = n.thread_id AND v.checkpoint_ns = n.checkpoint_ns

@@ -19,6 +19,7 @@ CREATE TABLE {schema}.checkpoints (
     ulid                 uuid NOT NULL,             -- the order of list, of latest, of before
     created_at           timestamptz NOT NULL DEFAULT now(),
     parent_checkpoint_id text COLLATE "C",
+    root_checkpoint_id   text COLLATE "C",          -- of a subgraph's: the root graph's that its call started from
     run_id               text COLLATE "C",
     format               integer NOT NULL,          -- the checkpoint's v; below 4 the parent holds its sends
     type                 text NOT NULL,             -- of checkpoint, as the serializer named it
@@ -26,8 +27,9 @@ CREATE TABLE {schema}.checkpoints (
     metadata_type        text NOT NULL,
     metadata             bytea NOT NULL,
     metadata_index       jsonb NOT NULL,            -- the metadata that filters can be decided on here
-    value_channels       text[] COLLATE "C" NOT NULL, -- channels whose values are in channel_values,
-    value_versions       text[] COLLATE "C" NOT NULL, -- and at which version, pairwise
+    value_channels       text[] COLLATE "C" NOT NULL, -- channels that have a value, and, pairwise, its version
+    value_versions       text[] COLLATE "C" NOT NULL, -- in channel_values; NULL if it is inside the checkpoint
+    delta_channels       text[] COLLATE "C",        -- channels to be replayed from ancestors' writes, if any
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 );
 

@@ -176,9 +176,9 @@ def test_a_long_walk_holds_one_page_in_memory(saver: DurableSaver, conninfo: str
             FROM langgraph_durable.channel_values, generate_series(1, 10000) i""")
         connection.execute("""
             INSERT INTO langgraph_durable.checkpoints
-            SELECT thread_id, checkpoint_ns, checkpoint_id || '-' || i, gen_random_uuid(), created_at, NULL, NULL,
-                format, type, checkpoint, metadata_type, metadata, metadata_index,
-                value_channels, ARRAY[value_versions[1] || '-' || i]
+            SELECT thread_id, checkpoint_ns, checkpoint_id || '-' || i, gen_random_uuid(), created_at,
+                NULL, NULL, NULL, format, type, checkpoint, metadata_type, metadata, metadata_index,
+                value_channels, ARRAY[value_versions[1] || '-' || i], NULL
             FROM langgraph_durable.checkpoints, generate_series(1, 10000) i""")
         connection.execute("ANALYZE langgraph_durable.checkpoints, langgraph_durable.channel_values")
     saver._decode = lambda stored: saver_decode(stored)  # type: ignore[method-assign]

@@ -171,3 +171,24 @@ def test_versions_grow_differ_between_branches_and_keep_another_savers_form(save
         following = saver.get_next_version(number, None)
         assert number < following < 11
         assert following != saver.get_next_version(number, None)
+
+
+@pytest.mark.parametrize("hours", [-1.0, 0.0, 1.0])
+async def test_namespaces_agree_on_what_came_before(driven: Saver, hours: float) -> None:
+    """As the runtime asks when it replays: the subgraph's checkpoints before one of the root's."""
+
+    async def step(config: Any, ahead: float, metadata: Any) -> Any:
+        checkpoint = checkpoint_with(id=id_of_a_clock_running(ahead))
+        return await put(driven, config, checkpoint=checkpoint, metadata=metadata)
+
+    namespace = config_for("t", checkpoint_ns="sub")
+    roots = [await step(config_for("t"), 0, {"source": "input"})]
+    subs: list[Any] = []
+    for ahead in (0, hours, hours, hours):
+        parents = {"parents": {"": roots[-1]["configurable"]["checkpoint_id"]}}
+        subs.append(await step(subs[-1] if subs else namespace, ahead, {"source": "loop"} | parents))
+        roots.append(await step(roots[-1], ahead, {"source": "loop"}))
+    for number, root in enumerate(roots):
+        before: Any = {"configurable": {"checkpoint_id": root["configurable"]["checkpoint_id"]}}
+        expected = [s["configurable"]["checkpoint_id"] for s in subs[:number]][::-1]
+        assert await listed_ids(driven, namespace, before=before) == expected
