@@ -212,14 +212,14 @@ class _BlockingSession(Session):
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         with self._connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(render(statement, self._schema), params, binary=True)
+            cursor.execute(render(statement, self._schema), params or (), binary=True)
             return cursor.fetchall() if cursor.description else []
 
     async def pipeline(self, *calls: Call) -> list[Row]:
         cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
         with self._connection.pipeline():
             for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                cursor.execute(render(statement, self._schema), params, binary=True)
+                cursor.execute(render(statement, self._schema), params or (), binary=True)
         return cursors[-1].fetchall() if cursors[-1].description else []
 
     async def execute_script(self, script: bytes) -> None:
@@ -235,14 +235,14 @@ class _AsyncSession(Session):
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(render(statement, self._schema), params, binary=True)
+            await cursor.execute(render(statement, self._schema), params or (), binary=True)
             return await cursor.fetchall() if cursor.description else []
 
     async def pipeline(self, *calls: Call) -> list[Row]:
         cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
         async with self._connection.pipeline():
             for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                await cursor.execute(render(statement, self._schema), params, binary=True)
+                await cursor.execute(render(statement, self._schema), params or (), binary=True)
         return await cursors[-1].fetchall() if cursors[-1].description else []
 
     async def execute_script(self, script: bytes) -> None:

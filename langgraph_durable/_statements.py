@@ -34,7 +34,12 @@ class Statement:
 
 @lru_cache(maxsize=4096)
 def render(statement: Statement, schema: str) -> bytes:
-    """Return a statement's bytes for a schema."""
+    """Return a statement's bytes for a schema, to be run with parameters; with `()` if it has none."""
+    return render_script(statement, schema.replace("%", "%%"))
+
+
+def render_script(statement: Statement, schema: str) -> bytes:
+    """Return a statement's bytes for a schema, as Postgres reads them."""
     names = {"schema": sql.Identifier(schema), "schema_name": sql.Literal(schema)}
     # Without its indentation: psycopg parses a text of over 4,096 bytes anew at each call.
     return re.sub(rb"\n +", b"\n", sql.SQL(statement.text).format(**names).as_bytes(None))
@@ -213,18 +218,20 @@ WHERE p.format < 4
 """
 
 
-def _read(where: LiteralString) -> Statement:
+def _read(where: LiteralString, source: LiteralString = "{schema}.checkpoints") -> Statement:
     return Statement(
         "WITH page AS MATERIALIZED (SELECT "
         + _COLUMNS
-        + "FROM {schema}.checkpoints WHERE "
+        + "FROM "
+        + source
+        + " WHERE "
         + where
         + ")"
         + _PAGE_CONTENTS
     )
 
 
-def _list(scope: LiteralString) -> Statement:
+def _list(scope: LiteralString, source: LiteralString = "{schema}.checkpoints") -> Statement:
     # `ulid <=` repeats what the row comparison implies, because an index on ulid can use only the former.
     return _read(
         scope
@@ -233,21 +240,27 @@ def _list(scope: LiteralString) -> Statement:
     AND (ulid, thread_id, checkpoint_ns) < (%(cursor_ulid)s::uuid, %(cursor_thread)s::text, %(cursor_ns)s::text)
     AND (metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(filter_keys)s::text[])
     ORDER BY ulid DESC, thread_id DESC, checkpoint_ns DESC LIMIT %(size)s::int
-"""
+""",
+        source,
     )
+
+
+def _list_one(scope: LiteralString) -> Statement:
+    # Found first, by its key (OFFSET 0): a plan for any LIMIT would rather walk the thread in the order of ulid.
+    one: LiteralString = "checkpoint_id = %(checkpoint_id)s::text OFFSET 0"
+    return _list("", "(SELECT * FROM {schema}.checkpoints WHERE " + scope + one + ") AS one")  # noqa: S608 (constants)
 
 
 _THREAD: LiteralString = "thread_id = %(thread_id)s::text AND "
 _NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
-_ONE: LiteralString = "checkpoint_id = %(checkpoint_id)s::text AND "
 
 GET_LATEST = _read("thread_id = %s::text AND checkpoint_ns = %s::text ORDER BY ulid DESC LIMIT 1")
 GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
 LIST_ALL = _list("")
 LIST_THREAD = _list(_THREAD)
 LIST_NAMESPACE = _list(_THREAD + _NAMESPACE)
-LIST_ONE_IN_THREAD = _list(_THREAD + _ONE)
-LIST_ONE_IN_NAMESPACE = _list(_THREAD + _NAMESPACE + _ONE)
+LIST_ONE_IN_THREAD = _list_one(_THREAD)
+LIST_ONE_IN_NAMESPACE = _list_one(_THREAD + _NAMESPACE)
 
 # A ULID may stand for the checkpoint it was given to, or be some runtime's own id, which comes first.
 FIND_BY_ULID = Statement("""
@@ -280,12 +293,18 @@ ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
 
 # --- schema ---
 
-# quote_ident, since the names are looked up as identifiers; to_reg*, since they raise nothing when there is none.
-FIND_SCHEMA = Statement("SELECT to_regnamespace(quote_ident({schema_name})) IS NOT NULL")
-
-FIND_MIGRATIONS_TABLE = Statement(
-    "SELECT to_regclass(quote_ident({schema_name}) || '.schema_migrations') IS NOT NULL"
+# Not to_regnamespace and to_regclass: in a transaction that waited for an advisory lock, their caches still hold
+# what was there before. The cast to name cuts a long name as CREATE does.
+FIND_SCHEMA = Statement(
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = {schema_name}::name)"
 )
+
+FIND_MIGRATIONS_TABLE = Statement("""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = {schema_name}::name AND c.relname = 'schema_migrations'
+)
+""")
 
 CREATE_SCHEMA = Statement("CREATE SCHEMA {schema}")
 

@@ -14,9 +14,12 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from psycopg.errors import DuplicateSchema, DuplicateTable, UniqueViolation
+from psycopg.sql import SQL, Identifier, Literal
+
 from langgraph_durable import _statements as sql
 from langgraph_durable._database import Database, Session
-from langgraph_durable._statements import Statement, render
+from langgraph_durable._statements import Statement, render_script
 from langgraph_durable.errors import InvalidConfig, SchemaOutOfDate
 
 DEFAULT_SCHEMA = "langgraph_durable"
@@ -57,14 +60,18 @@ def schema_sql(schema: str = DEFAULT_SCHEMA) -> str:
         f"{_text(sql.CREATE_SCHEMA, schema)};\n{_text(sql.CREATE_MIGRATIONS_TABLE, schema)};\n"
     ]
     for migration in migrations():
-        record = _text(sql.RECORD_MIGRATION, schema).replace("%s", "'{}'")
-        values = record.format(migration.version, migration.name, migration.checksum)
-        parts.append(f"{_text(migration.statement, schema)}\n{values};\n")
+        parts.append(f"{_text(migration.statement, schema)}\n{_record(migration, schema)};\n")
     return "\n".join(parts) + "COMMIT;\n"
 
 
 def _text(statement: Statement, schema: str) -> str:
-    return render(statement, schema).decode().strip()
+    return render_script(statement, schema).decode().strip()
+
+
+def _record(migration: Migration, schema: str) -> str:
+    values = [Literal(value) for value in (migration.version, migration.name, migration.checksum)]
+    template = SQL(sql.RECORD_MIGRATION.text.replace("%s", "{}"))
+    return template.format(*values, schema=Identifier(schema)).as_string(None)
 
 
 async def set_up(db: Database) -> None:
@@ -80,7 +87,12 @@ async def set_up(db: Database) -> None:
             await session.fetch(sql.LOCK_SETUP)
             await _migrate(session, db.schema)
 
-    await db.run_unchecked(work, transaction=True)
+    try:
+        await db.run_unchecked(work, transaction=True)
+    except (DuplicateSchema, DuplicateTable, UniqueViolation):
+        # Where transactions are repeatable read or stricter by default, what another process made while this
+        # one waited for the lock is seen by the next transaction only.
+        await db.run_unchecked(work, transaction=True)
 
 
 async def verify(db: Database) -> None:
@@ -147,7 +159,7 @@ async def _migrate(session: Session, schema: str) -> None:
             await session.fetch(sql.CREATE_SCHEMA)
         await session.fetch(sql.CREATE_MIGRATIONS_TABLE)
     for migration in _missing(applied, schema):
-        await session.execute_script(render(migration.statement, schema))
+        await session.execute_script(render_script(migration.statement, schema))
         await session.fetch(sql.RECORD_MIGRATION, (migration.version, migration.name, migration.checksum))
 
 
