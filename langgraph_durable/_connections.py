@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
+from langgraph_durable._async_pool import LoopPool
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
@@ -295,7 +296,7 @@ class _LoopPool:
         self.opened = False
         self.closing: asyncio.Task[None] | None = None
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
-        self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+        self.pool = LoopPool(
             pools.conninfo, configure=self._remember, **pools.pool_options
         )
         self._life = self._close_with_loop()
