@@ -21,8 +21,9 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import ConnectionPool
 
+from langgraph_durable._async_pool import LoopPool
 from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
@@ -205,9 +206,7 @@ class _LoopPool:
         self.opened = False
         self.closing: asyncio.Task[None] | None = None
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
-        self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            pools.conninfo, configure=self._remember, **pools.pool_options
-        )
+        self.pool = LoopPool(pools.conninfo, configure=self._remember, **pools.pool_options)
         self._life = self._close_with_loop()
 
     async def open(self) -> None:
