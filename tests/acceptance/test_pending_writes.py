@@ -1,4 +1,4 @@
-"""What finished tasks wrote is kept when their siblings fail, and applied in one order whatever came first."""
+"""What finished tasks wrote is kept when their siblings fail, applied in one order whatever came first."""
 
 from __future__ import annotations
 

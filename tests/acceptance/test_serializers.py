@@ -38,7 +38,7 @@ def contents(conninfo: str) -> bytes:
     found = b""
     with psycopg.connect(conninfo) as connection:
         for table in ("checkpoints", "channel_values", "segments", "writes"):
-            for row in connection.execute(f"SELECT * FROM langgraph_durable.{table}"):  # type: ignore[arg-type]
+            for row in connection.execute(f"SELECT * FROM langgraph_durable.{table}"):
                 found += b"\n".join(v if isinstance(v, bytes) else str(v).encode() for v in row)
     return found
 

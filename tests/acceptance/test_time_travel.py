@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from langgraph.types import Command, Overwrite, StateSnapshot, StateUpdate
@@ -21,7 +22,7 @@ async def test_the_walk_of_a_history(saver: DurableSaver, drive: Drive) -> None:
     history = await drive.history(graph, thread())
     assert [s.next for s in history] == [(), ("fourth",), ("third",), ("second",), ("first",), ("__start__",)]
     assert [len(s.values.get("trail", [])) for s in history] == [5, 4, 3, 2, 1, 0]
-    for newer, older in zip(history, history[1:], strict=False):
+    for newer, older in pairwise(history):
         assert newer.parent_config == older.config
     assert history[-1].parent_config is None
     for snapshot in history:
