@@ -41,7 +41,7 @@ class Watch:
 async def test_sync_stores_each_step_before_the_next_starts(saver: DurableSaver, drive: Drive) -> None:
     watch = Watch(saver)
     await drive.invoke(chain(saver, watch), {"trail": []}, thread(), durability="sync")
-    # Before the first node the input (-1) may still be on its way; each later node finds its predecessor's step.
+    # The input may still be on its way when the first node starts; a later node finds its predecessor's step.
     assert watch.steps[1:] == [1, 2, 3]
 
 
