@@ -23,7 +23,10 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """Conninfo of a role that may create databases."""
-    with embedded.database() as conninfo:
+    # Nothing here outlives the run, so the disk need not be waited for: what is killed in the tests is processes, and
+    # what those have written stays with the operating system. Without autovacuum, whose launcher sleeps through the
+    # barrier that DROP DATABASE waits at, for up to a minute.
+    with embedded.database(fsync=False, settings={"autovacuum": "off"}) as conninfo:
         yield conninfo
 
 

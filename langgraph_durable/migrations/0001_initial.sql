@@ -34,6 +34,7 @@ CREATE TABLE {schema}.checkpoints (
 );
 
 CREATE UNIQUE INDEX checkpoints_ulid_key ON {schema}.checkpoints (thread_id, checkpoint_ns, ulid);
+CREATE INDEX checkpoints_thread_ulid_idx ON {schema}.checkpoints (thread_id, ulid); -- a thread's order, across namespaces
 CREATE INDEX checkpoints_run_id_idx ON {schema}.checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE {schema}.channel_values (

@@ -31,7 +31,7 @@ UNION ALL SELECT 'huge', c FROM generate_series(1, {huge}) AS c;
 
 INSERT INTO {schema}.checkpoints
 SELECT thread_id, '', 'id-' || c, lpad(to_hex(c), 32, '0')::uuid, now(),
-    CASE WHEN c > 1 THEN 'id-' || c - 1 END, 'run-' || thread_id || c / 10, 4, 'msgpack',
+    CASE WHEN c > 1 THEN 'id-' || c - 1 END, NULL, 'run-' || thread_id || c / 10, 4, 'msgpack',
     decode(repeat('00', 300), 'hex'), 'msgpack', decode(repeat('00', 100), 'hex'),
     jsonb_build_object('step', c, 'source', 'loop'), ARRAY['a', 'b'], ARRAY['v-' || c, 'v-' || c]
 FROM planned;
@@ -109,6 +109,8 @@ def _put(thread_id: str, number: int) -> dict[str, Any]:
         "checkpoint_id": f"new-{number}",
         "derived_ulid": f"{number + 1:032x}",
         "parent_checkpoint_id": f"id-{number}",
+        "root_checkpoint_id": None,
+        "delta_channels": None,
         "run_id": None,
         "format": 4,
         "type": "msgpack",
