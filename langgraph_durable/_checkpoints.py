@@ -14,7 +14,13 @@ from langgraph_durable._database import Database, Row
 from langgraph_durable._rows import CheckpointRow, StoredCheckpoint, StoredWrite, WriteRow
 from langgraph_durable._statements import Statement
 from langgraph_durable._ulids import derive_ulid, parse_ulid
-from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig, ThreadDeleted
+from langgraph_durable.errors import (
+    CheckpointCorrupted,
+    DurableError,
+    InvalidConfig,
+    ParentPruned,
+    ThreadDeleted,
+)
 
 _LAST_ULID = uuid.UUID(int=2**128 - 1)
 
@@ -27,32 +33,44 @@ async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
 
     Raises:
         ThreadDeleted: The thread was deleted while the run that puts this was going.
+        ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
 
     Round trips: 1; 2 if values were missing. Transaction: its own.
     """
     while True:
-        [(deleted, missing)] = await db.pipeline(
+        [(verdict, missing)] = await db.pipeline(
             (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, _put_params(row))
         )
-        if deleted:
-            raise ThreadDeleted(
-                f"thread {row.thread_id!r} was deleted while a run of it was going; its checkpoint "
-                f"{row.checkpoint_id!r} was not stored. Start the thread afresh with an input"
-            )
-        if not missing:
+        if verdict == "fine":
             return
+        if verdict != "values missing":
+            raise _refusal(verdict, row)
         row.send_too(missing)
+
+
+def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
+    what = f"its checkpoint {row.checkpoint_id!r} was not stored"
+    if verdict == "thread deleted":
+        return ThreadDeleted(
+            f"thread {row.thread_id!r} was deleted while a run of it was going; {what}. Start the thread afresh "
+            "with an input"
+        )
+    return ParentPruned(
+        f"thread {row.thread_id!r} was pruned while a run was going from its checkpoint "
+        f"{row.parent_checkpoint_id!r}, which delta channels would be replayed from; {what}. Run again from a "
+        "checkpoint that is left"
+    )
 
 
 def _put_params(row: CheckpointRow) -> dict[str, Any]:
     named = [c for c, version in row.versions.items() if version is not None and c not in row.values]
     return {
-        "thread_id": row.thread_id,
-        "checkpoint_ns": row.checkpoint_ns,
-        "checkpoint_id": row.checkpoint_id,
+        "thread": row.thread_id,
+        "ns": row.checkpoint_ns,
+        "id": row.checkpoint_id,
         "derived_ulid": row.derived_ulid,
-        "parent_checkpoint_id": row.parent_checkpoint_id,
-        "root_checkpoint_id": row.root_checkpoint_id,
+        "parent": row.parent_checkpoint_id,
+        "root": row.root_checkpoint_id,
         "run_id": row.run_id,
         "format": row.format,
         "type": row.checkpoint[0],

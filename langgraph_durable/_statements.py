@@ -64,25 +64,30 @@ WITH missing AS MATERIALIZED (
     FROM unnest(%(named_channels)s::text[], %(named_versions)s::text[]) AS n (channel, version)
     WHERE (
         SELECT 1 FROM {schema}.channel_values v
-        WHERE v.thread_id = %(thread_id)s::text AND v.checkpoint_ns = %(checkpoint_ns)s::text
+        WHERE v.thread_id = %(thread)s AND v.checkpoint_ns = %(ns)s
         AND v.channel = n.channel AND v.version = n.version
     ) IS NULL
 ), head AS MATERIALIZED (
     SELECT ulid FROM {schema}.checkpoints
-    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s
     ORDER BY ulid DESC LIMIT 1
 ), parent AS MATERIALIZED (
     SELECT EXISTS (
         SELECT FROM {schema}.checkpoints
-        WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
-        AND checkpoint_id = %(parent_checkpoint_id)s::text
+        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
+    ) OR EXISTS (
+        SELECT FROM {schema}.ancestors
+        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
     ) AS stored
 ), verdict AS MATERIALIZED (
-    SELECT
-        EXISTS (SELECT FROM missing) AS missing,
-        NOT parent.stored AND %(parent_checkpoint_id)s::text IS NOT NULL AND EXISTS (
-            SELECT FROM {schema}.tombstones WHERE thread_id = %(thread_id)s::text
-        ) AS deleted
+    SELECT CASE
+        WHEN EXISTS (SELECT FROM missing) THEN 'values missing'
+        WHEN parent.stored OR %(parent)s::text IS NULL THEN 'fine'
+        WHEN EXISTS (SELECT FROM {schema}.tombstones WHERE thread_id = %(thread)s) THEN 'thread deleted'
+        WHEN cardinality(%(delta_channels)s::text[]) > 0
+        AND EXISTS (SELECT FROM {schema}.prunes WHERE thread_id = %(thread)s) THEN 'parent pruned'
+        ELSE 'fine'
+    END AS verdict
     FROM parent
 ), derived AS (
     SELECT coalesce(%(derived_ulid)s::uuid, (
@@ -91,20 +96,20 @@ WITH missing AS MATERIALIZED (
     )::uuid) AS ulid
 ), root AS MATERIALIZED (
     SELECT ulid FROM {schema}.checkpoints
-    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = '' AND checkpoint_id = %(root_checkpoint_id)s::text
+    WHERE thread_id = %(thread)s AND checkpoint_ns = '' AND checkpoint_id = %(root)s
 ), place AS (
     SELECT CASE
         WHEN parent.stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
         OR NOT parent.stored AND EXISTS (
             SELECT FROM {schema}.checkpoints c
-            WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = %(checkpoint_ns)s::text
+            WHERE c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s
             AND c.ulid = derived.ulid
         )
         THEN (
             SELECT (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
             FROM (
                 SELECT replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
-                WHERE thread_id = %(thread_id)s::text
+                WHERE thread_id = %(thread)s
                 ORDER BY ulid DESC LIMIT 1
             ) AS last
         )
@@ -113,28 +118,28 @@ WITH missing AS MATERIALIZED (
     FROM parent CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
 ), sent AS (
     INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
-    SELECT %(thread_id)s::text, %(checkpoint_ns)s::text, v.channel, v.version, v.type, v.data
+    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
     FROM unnest(
         %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[]
     ) AS v (channel, version, type, data)
-    CROSS JOIN verdict WHERE NOT verdict.missing AND NOT verdict.deleted
+    CROSS JOIN verdict WHERE verdict = 'fine'
     ON CONFLICT DO NOTHING
 ), restarted AS (
     DELETE FROM {schema}.tombstones
-    WHERE thread_id = %(thread_id)s::text AND %(checkpoint_ns)s::text = ''
-    AND %(parent_checkpoint_id)s::text IS NULL
+    WHERE thread_id = %(thread)s AND %(ns)s::text = ''
+    AND %(parent)s::text IS NULL
 ), stored AS (
     INSERT INTO {schema}.checkpoints (
         thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, root_checkpoint_id, run_id, format,
         type, checkpoint, metadata_type, metadata, metadata_index, value_channels, value_versions, delta_channels
     )
     SELECT
-        %(thread_id)s::text, %(checkpoint_ns)s::text, %(checkpoint_id)s::text, place.ulid,
-        nullif(%(parent_checkpoint_id)s::text, %(checkpoint_id)s::text), %(root_checkpoint_id)s::text,
+        %(thread)s::text, %(ns)s::text, %(id)s::text, place.ulid,
+        nullif(%(parent)s::text, %(id)s::text), %(root)s::text,
         %(run_id)s::text, %(format)s::int, %(type)s::text, %(checkpoint)s::bytea,
         %(metadata_type)s::text, %(metadata)s::bytea, %(metadata_index)s::jsonb,
         %(value_channels)s::text[], %(value_versions)s::text[], %(delta_channels)s::text[]
-    FROM verdict CROSS JOIN place WHERE NOT verdict.missing AND NOT verdict.deleted
+    FROM verdict CROSS JOIN place WHERE verdict = 'fine'
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,
         type = excluded.type, checkpoint = excluded.checkpoint,
@@ -143,7 +148,7 @@ WITH missing AS MATERIALIZED (
         value_channels = excluded.value_channels, value_versions = excluded.value_versions,
         delta_channels = excluded.delta_channels
 )
-SELECT verdict.deleted, array(SELECT channel FROM missing) FROM verdict
+SELECT verdict, array(SELECT channel FROM missing) FROM verdict
 """)
 
 _PUT_WRITES: LiteralString = """

@@ -6,6 +6,7 @@
     ├── InvalidConfig          a config, filter, conninfo or argument cannot be used (also a ValueError)
     ├── UnserializableValue    a value cannot be stored; the message names its channel (also a TypeError)
     ├── ThreadDeleted          the thread was deleted while the run that saves was still going
+    ├── ParentPruned           the checkpoint that a run started from was pruned while it was going
     ├── SaverClosed            the saver, or a pool given to it, was closed
     └── EmbeddedPostgresError  the embedded Postgres cannot start
 
@@ -37,6 +38,10 @@ class UnserializableValue(DurableError, TypeError):
 
 class ThreadDeleted(DurableError):
     """The thread was deleted while the run that saves was still going; nothing was stored."""
+
+
+class ParentPruned(DurableError):
+    """The checkpoint that a run started from was pruned while it was going, and is needed; nothing was stored."""
 
 
 class SaverClosed(DurableError):

@@ -5,7 +5,10 @@
 --   channel_values  one row per version of a channel, shared by every checkpoint that names it.
 --   segments        runs of elements of long lists and big dicts, stored once per thread under their hash.
 --   writes          what the tasks of a super-step wrote, hung on the checkpoint the step started from.
+--   ancestors       checkpoints that were pruned, but whose writes or values the delta channels of ones that
+--                   survive are replayed from.
 --   tombstones      threads that were deleted: a run still going must not bring one back by halves.
+--   prunes          threads that lost checkpoints: a run still going must not build on one that is gone.
 --
 -- thread_id leads every key, so each table can be partitioned or distributed by it as it is. Text keys
 -- are COLLATE "C": bytewise order, which is the order Python compares strings in, and cheap. Values and
@@ -36,6 +39,18 @@ CREATE TABLE {schema}.checkpoints (
 CREATE UNIQUE INDEX checkpoints_ulid_key ON {schema}.checkpoints (thread_id, checkpoint_ns, ulid);
 CREATE INDEX checkpoints_thread_ulid_idx ON {schema}.checkpoints (thread_id, ulid); -- a thread's order, across namespaces
 CREATE INDEX checkpoints_run_id_idx ON {schema}.checkpoints (run_id) WHERE run_id IS NOT NULL;
+
+CREATE TABLE {schema}.ancestors (
+    thread_id            text COLLATE "C" NOT NULL,
+    checkpoint_ns        text COLLATE "C" NOT NULL,
+    checkpoint_id        text COLLATE "C" NOT NULL,
+    parent_checkpoint_id text COLLATE "C",
+    type                 text,                        -- of checkpoint, kept only where a value inside it is needed
+    checkpoint           bytea,
+    value_channels       text[] COLLATE "C" NOT NULL, -- of those that are replayed, the ones that start here
+    value_versions       text[] COLLATE "C" NOT NULL,
+    PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
+);
 
 CREATE TABLE {schema}.channel_values (
     thread_id     text COLLATE "C" NOT NULL,
@@ -72,6 +87,11 @@ CREATE TABLE {schema}.tombstones (
     thread_id  text COLLATE "C" NOT NULL PRIMARY KEY,
     ulid       uuid NOT NULL, -- of the erasure, as its receipt names it
     deleted_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE {schema}.prunes (
+    thread_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    pruned_at timestamptz NOT NULL DEFAULT now()
 );
 
 -- lz4 where the server was built with it: about as small as pglz, several times as fast.

@@ -31,7 +31,15 @@ def count_rows(conninfo: str) -> int:
     with psycopg.connect(conninfo) as connection:
         counts = [
             connection.execute(f"SELECT count(*) FROM langgraph_durable.{table}").fetchone()
-            for table in ("checkpoints", "channel_values", "writes", "segments", "tombstones")
+            for table in (
+                "checkpoints",
+                "ancestors",
+                "channel_values",
+                "writes",
+                "segments",
+                "tombstones",
+                "prunes",
+            )
         ]
         return sum(row[0] for row in counts if row is not None)
 

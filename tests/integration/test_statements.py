@@ -104,12 +104,12 @@ def filled(databases: Databases, template: str) -> Iterator[str]:
 
 def _put(thread_id: str, number: int) -> dict[str, Any]:
     return {
-        "thread_id": thread_id,
-        "checkpoint_ns": "",
-        "checkpoint_id": f"new-{number}",
+        "thread": thread_id,
+        "ns": "",
+        "id": f"new-{number}",
         "derived_ulid": f"{number + 1:032x}",
-        "parent_checkpoint_id": f"id-{number}",
-        "root_checkpoint_id": None,
+        "parent": f"id-{number}",
+        "root": None,
         "delta_channels": None,
         "run_id": None,
         "format": 4,
