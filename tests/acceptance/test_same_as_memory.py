@@ -18,6 +18,9 @@ from tests.acceptance.graphs import Builder, Graph, NodeError, Runs
 
 Script = Callable[[Drive, Graph], Awaitable[None]]
 
+_MOST = 10
+"""Answers or attempts a script may need; a saver that loses them would go on for ever."""
+
 
 def normalized(snapshot: StateSnapshot, places: dict[str, int]) -> dict[str, Any]:
     """A snapshot without what is random: ids become places in the history."""
@@ -70,7 +73,9 @@ def with_answers(*given: dict[str, Any], **options: Any) -> Script:
     async def script(drive: Drive, graph: Graph) -> None:
         for input_ in given:
             await drive.invoke(graph, input_, thread(), **options)
-            while pending := interrupts(await drive.state(graph, thread())):
+            for _ in range(_MOST):
+                if not (pending := interrupts(await drive.state(graph, thread()))):
+                    break
                 await drive.invoke(graph, Command(resume={pending[-1].id: "yes"}), thread(), **options)
 
     return script
@@ -80,7 +85,9 @@ def with_failures(input_: dict[str, Any], **options: Any) -> Script:
     async def script(drive: Drive, graph: Graph) -> None:
         with suppress(NodeError):
             await drive.invoke(graph, input_, thread(), **options)
-        while (await drive.state(graph, thread())).next:
+        for _ in range(_MOST):
+            if not (await drive.state(graph, thread())).next:
+                break
             with suppress(NodeError):
                 await drive.invoke(graph, None, thread(), **options)
 
