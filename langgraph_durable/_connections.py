@@ -18,7 +18,7 @@ from contextlib import (
 )
 from typing import Any
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, OperationalError
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
@@ -58,7 +58,7 @@ class GivenPool(BlockingConnections):
     @contextmanager
     def checkout(self) -> Iterator[Connection[Any]]:
         """Lend a connection of the pool."""
-        with _naming_closed("pool"), self._pool.connection() as connection:
+        with _naming_closed("pool"), living_connection(self._pool) as connection:
             yield connection
 
 
@@ -78,7 +78,8 @@ class GivenConnection(BlockingConnections):
 
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
-        return _is_idle(self._connection)
+        with self._lock:  # or what another thread does there would look like the caller's transaction
+            return _is_idle(self._connection)
 
 
 class AsyncGivenPool(AsyncConnections):
@@ -91,7 +92,7 @@ class AsyncGivenPool(AsyncConnections):
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
         """Lend a connection of the pool."""
         with _naming_closed("async_pool"):
-            async with self._pool.connection() as connection:
+            async with async_living_connection(self._pool) as connection:
                 yield connection
 
 
@@ -112,6 +113,38 @@ class AsyncGivenConnection(AsyncConnections):
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
         return _is_idle(self._connection)
+
+
+@contextmanager
+def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
+    """Lend a connection of a pool, after throwing away those that died in it: a restart leaves a pool full."""
+    while True:
+        with pool.connection() as connection:
+            if not _has_ended(connection):
+                yield connection
+                return
+            connection.close()
+
+
+@asynccontextmanager
+async def async_living_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+    """Lend a connection of a pool; see `living_connection`."""
+    while True:
+        async with pool.connection() as connection:
+            if not _has_ended(connection):
+                yield connection
+                return
+            await connection.close()
+
+
+def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Tell whether the server has ended an idle connection: from what has come already, without a round trip."""
+    try:
+        connection.pgconn.consume_input()  # may find the server's farewell,
+        connection.pgconn.consume_input()  # and then the end of the stream
+    except OperationalError:
+        return True
+    return False
 
 
 def _is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

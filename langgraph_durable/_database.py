@@ -133,7 +133,7 @@ class Database(ABC):
             except psycopg.Error as exc:
                 if (clearer := _explain(exc, self.schema)) is not None:
                     raise clearer from exc
-                if not is_transient(exc) or not self._may_retry():
+                if self.retry_timeout <= 0 or not is_transient(exc) or not self._may_retry():
                     raise
                 if deadline is None:
                     deadline = time.monotonic() + self.retry_timeout
@@ -217,9 +217,14 @@ class _BlockingSession(Session):
 
     async def pipeline(self, *calls: Call) -> list[Row]:
         cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
-        with self._connection.pipeline():
-            for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                cursor.execute(render(statement, self._schema), params or (), binary=True)
+        try:
+            with self._connection.pipeline():
+                for cursor, (statement, params) in zip(cursors, calls, strict=True):
+                    cursor.execute(render(statement, self._schema), params or (), binary=True)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):
+                self._connection.close()  # see _AsyncSession
+            raise
         return cursors[-1].fetchall() if cursors[-1].description else []
 
     async def execute_script(self, script: bytes) -> None:
@@ -240,9 +245,16 @@ class _AsyncSession(Session):
 
     async def pipeline(self, *calls: Call) -> list[Row]:
         cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
-        async with self._connection.pipeline():
-            for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                await cursor.execute(render(statement, self._schema), params or (), binary=True)
+        try:
+            async with self._connection.pipeline():
+                for cursor, (statement, params) in zip(cursors, calls, strict=True):
+                    await cursor.execute(render(statement, self._schema), params or (), binary=True)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):
+                # psycopg may leave answers of a cancelled pipeline unread (3.3.9): whatever came next on the
+                # connection would take them for its own.
+                await self._connection.close()
+            raise
         return await cursors[-1].fetchall() if cursors[-1].description else []
 
     async def execute_script(self, script: bytes) -> None:

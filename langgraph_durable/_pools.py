@@ -21,14 +21,21 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_durable._async_pool import LoopPool
-from langgraph_durable._connections import AsyncConnections, BlockingConnections
+from langgraph_durable._connections import (
+    AsyncConnections,
+    BlockingConnections,
+    async_living_connection,
+    living_connection,
+)
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 10
+_RECONNECT_TIMEOUT = 2.0
+"""Seconds until a pool starts its attempts to connect anew: left alone it waits twice as long after each one."""
 
 # Our statements are looked up by key whatever their parameters, and planning one anew costs as much as running it.
 _PLANNING = "-c plan_cache_mode=force_generic_plan"
@@ -56,6 +63,7 @@ class OwnPools:
             "min_size": min_size,
             "max_size": max_size,
             "timeout": timeout,
+            "reconnect_timeout": _RECONNECT_TIMEOUT,
             "kwargs": self.connection_options,
             "open": False,
         }
@@ -111,7 +119,7 @@ class _BlockingOwnPool(BlockingConnections):
         pool = self._pool
         if pool is None or self._pid != os.getpid():
             pool = self._open()
-        with pool.connection() as connection:
+        with living_connection(pool) as connection:
             yield connection
 
     def _connect_first(self) -> Connection[Any]:
@@ -131,7 +139,9 @@ class _BlockingOwnPool(BlockingConnections):
         with self._opening:  # of the opening only: two threads must not make two pools
             self._pools.require_open()
             if self._pool is None:
-                pool: ConnectionPool[Any] = ConnectionPool(self._pools.conninfo, **self._pools.pool_options)
+                pool: ConnectionPool[Any] = ConnectionPool(
+                    self._pools.conninfo, reconnect_failed=_try_again, **self._pools.pool_options
+                )
                 pool.open()
                 self._finalizer = weakref.finalize(self, pool.close, _CLOSE_TIMEOUT)
                 self._pool = pool
@@ -170,7 +180,7 @@ class _AsyncOwnPools(AsyncConnections):
             own = self._by_loop[loop] = _LoopPool(self._pools)
         if not own.opened:
             await own.open()
-        async with own.pool.connection() as connection:
+        async with async_living_connection(own.pool) as connection:
             yield connection
 
     async def _connect_first(self) -> AsyncConnection[Any]:
@@ -206,7 +216,12 @@ class _LoopPool:
         self.opened = False
         self.closing: asyncio.Task[None] | None = None
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
-        self.pool = LoopPool(pools.conninfo, configure=self._remember, **pools.pool_options)
+        self.pool = LoopPool(
+            pools.conninfo,
+            configure=self._remember,
+            reconnect_failed=_atry_again,
+            **pools.pool_options,
+        )
         self._life = self._close_with_loop()
 
     async def open(self) -> None:
@@ -233,6 +248,14 @@ class _LoopPool:
             yield
         finally:
             await self.pool.close(_CLOSE_TIMEOUT)
+
+
+def _try_again(pool: ConnectionPool[Any]) -> None:
+    pool.check()  # grows the pool if somebody waits, or if it is too small
+
+
+async def _atry_again(pool: AsyncConnectionPool[Any]) -> None:
+    await pool.check()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
