@@ -20,13 +20,13 @@ def next_checkpoint(saver: AnySaver, previous: Checkpoint | None) -> tuple[Check
     made = empty_checkpoint()
     made["v"] = 4
     version = saver.get_next_version(previous and max(previous["channel_versions"].values()), None)
-    values = previous["channel_values"] if previous else {"kept": ["k" * 200], "flag": True, "name": "thread"}
+    values: dict[str, Any] = (
+        previous["channel_values"] if previous else {"kept": ["k" * 200], "flag": True, "name": "thread"}
+    )
     made["channel_values"] = values | {"large": {"text": uuid4().hex * 40}, "branch:to:model": None}
     changed = {"large": version, "branch:to:model": version}
-    made["channel_versions"] = {
-        **(previous["channel_versions"] if previous else dict.fromkeys(values, version)),
-        **changed,
-    }
+    kept: dict[str, Any] = dict(previous["channel_versions"]) if previous else dict.fromkeys(values, version)
+    made["channel_versions"] = kept | changed
     made["versions_seen"] = {"model": dict(made["channel_versions"]), "__input__": {}}
     return made, changed if previous else made["channel_versions"]
 

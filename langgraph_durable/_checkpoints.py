@@ -131,11 +131,11 @@ async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id:
     ulid = parse_ulid(checkpoint_id)
     if ulid is None:
         return checkpoint_id
-    rows = await db.fetch(
+    [(found,)] = await db.fetch(
         sql.FIND_BY_ULID,
         {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "id": checkpoint_id, "ulid": ulid},
     )
-    return str(rows[0][0]) if rows else checkpoint_id
+    return str(found)
 
 
 async def find_ulid(db: Database, ref: CheckpointRef, checkpoint_id: str) -> uuid.UUID | None:

@@ -69,7 +69,7 @@ WITH missing AS MATERIALIZED (
     ) IS NULL
 ), head AS MATERIALIZED (
     SELECT ulid FROM {schema}.checkpoints
-    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s
+    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND ulid IS NOT NULL
     ORDER BY ulid DESC LIMIT 1
 ), parent AS MATERIALIZED (
     SELECT EXISTS (
@@ -109,7 +109,7 @@ WITH missing AS MATERIALIZED (
             SELECT (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
             FROM (
                 SELECT replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
-                WHERE thread_id = %(thread)s
+                WHERE thread_id = %(thread)s AND ulid IS NOT NULL
                 ORDER BY ulid DESC LIMIT 1
             ) AS last
         )
@@ -259,7 +259,9 @@ def _list_one(scope: LiteralString) -> Statement:
 _THREAD: LiteralString = "thread_id = %(thread_id)s::text AND "
 _NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
 
-GET_LATEST = _read("thread_id = %s::text AND checkpoint_ns = %s::text ORDER BY ulid DESC LIMIT 1")
+GET_LATEST = _read(
+    "thread_id = %s::text AND checkpoint_ns = %s::text AND ulid IS NOT NULL ORDER BY ulid DESC LIMIT 1"
+)
 GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
 LIST_ALL = _list("")
 LIST_THREAD = _list(_THREAD)
@@ -269,10 +271,14 @@ LIST_ONE_IN_NAMESPACE = _list_one(_THREAD + _NAMESPACE)
 
 # A ULID may stand for the checkpoint it was given to, or be some runtime's own id, which comes first.
 FIND_BY_ULID = Statement("""
-SELECT checkpoint_id FROM {schema}.checkpoints
-WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
-AND (checkpoint_id = %(id)s::text OR ulid = %(ulid)s::uuid)
-ORDER BY checkpoint_id = %(id)s::text DESC LIMIT 1
+SELECT coalesce((
+    SELECT checkpoint_id FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+    AND checkpoint_id = %(id)s::text
+), (
+    SELECT checkpoint_id FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text AND ulid = %(ulid)s::uuid
+), %(id)s::text)
 """)
 
 FIND_ULID = Statement("""

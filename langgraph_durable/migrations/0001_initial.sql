@@ -19,7 +19,7 @@ CREATE TABLE {schema}.checkpoints (
     thread_id            text COLLATE "C" NOT NULL,
     checkpoint_ns        text COLLATE "C" NOT NULL,
     checkpoint_id        text COLLATE "C" NOT NULL, -- the runtime's own id, a UUIDv6 today
-    ulid                 uuid NOT NULL,             -- the order of list, of latest, of before
+    ulid                 uuid CHECK (ulid IS NOT NULL), -- the order of list, of latest, of before
     created_at           timestamptz NOT NULL DEFAULT now(),
     parent_checkpoint_id text COLLATE "C",
     root_checkpoint_id   text COLLATE "C",          -- of a subgraph's: the root graph's that its call started from
@@ -36,8 +36,13 @@ CREATE TABLE {schema}.checkpoints (
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
 );
 
-CREATE UNIQUE INDEX checkpoints_ulid_key ON {schema}.checkpoints (thread_id, checkpoint_ns, ulid);
-CREATE INDEX checkpoints_thread_ulid_idx ON {schema}.checkpoints (thread_id, ulid); -- a thread's order, across namespaces
+-- Partial, over every row, so that the planner can use them only where ulid is asked for. Else it may look an id up
+-- by walking its thread in one of these, which are smaller than the primary key, as long as it takes threads for
+-- short. (Which is why ulid is not declared NOT NULL: the planner would see through it.)
+CREATE UNIQUE INDEX checkpoints_ulid_key ON {schema}.checkpoints (thread_id, checkpoint_ns, ulid)
+    WHERE ulid IS NOT NULL;
+CREATE INDEX checkpoints_thread_ulid_idx ON {schema}.checkpoints (thread_id, ulid)
+    WHERE ulid IS NOT NULL; -- a thread's order, across namespaces
 CREATE INDEX checkpoints_run_id_idx ON {schema}.checkpoints (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE {schema}.ancestors (
