@@ -130,12 +130,12 @@ class EmbeddedPostgres:
 
     def __init__(self, hold: Hold, data_dir: Path, bindir: Path, port: str, deadline: float) -> None:
         self._hold = hold
+        self._finalizer = weakref.finalize(self, hold.release)  # runs at exit, too
         self.data_dir = data_dir
         self.bindir = bindir
         self._port = port
-        self._password = (data_dir / _PASSWORD_FILE).read_text()
-        self._finalizer = weakref.finalize(self, hold.release)  # runs at exit, too
         try:
+            self._password = (data_dir / _PASSWORD_FILE).read_text()
             self.version = self._await_ready(deadline)
         except BaseException:
             self.stop()
@@ -249,11 +249,11 @@ def _start_server(
         bindir = find_bindir()
         new = data is None or _is_new(data, server_version(bindir))
         bindir = reachable_bindir(bindir, account, hold.run / "programs")
-        keep = data is not None and options["fsync"] != "off"
+        sync = data is not None and options["fsync"] != "off"
         data = data or hold.run / "data"
         if new:
             with _emptied_on_error(data):
-                _make_cluster(data, bindir, hold, account, deadline, sync=keep)
+                _make_cluster(data, bindir, hold, account, deadline, sync=sync)
         command = [str(bindir / "postgres"), "-D", str(data)]
         for name, value in {**options, "unix_socket_directories": str(hold.sockets)}.items():
             command += ["-c", f"{name}={value}"]
