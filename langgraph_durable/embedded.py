@@ -66,11 +66,12 @@ def start(
         if data_dir is None:
             return _start_server(None, [], account, options, deadline)
         data = Path(data_dir).expanduser().resolve()
-        _check_place(data, account)
+        _check_place(data, account, deadline)
         while True:
             with contextlib.suppress(FileExistsError):
-                data.mkdir(mode=0o700)
+                data.mkdir(mode=0)  # "being made", to _check_place in another process
                 account.own(data)
+                data.chmod(0o700)
             if (held := lock(data)) is not None:
                 return _start_server(data, [held], account, options, deadline)
             if (joined := _join_server(data, deadline)) is not None:
@@ -190,10 +191,11 @@ class EmbeddedPostgres:
                 ) from error
 
 
-def _check_place(data: Path, account: Account) -> None:
+def _check_place(data: Path, account: Account, deadline: float) -> None:
     """Raise EmbeddedPostgresError unless a path is, or can become, a data directory of the account."""
     try:
-        found = data.stat()
+        while stat.S_IMODE((found := data.stat()).st_mode) == 0 and time.monotonic() < deadline:
+            time.sleep(POLL)  # another process makes it, and has not given it to the account yet
     except FileNotFoundError:
         if not data.parent.is_dir():
             raise EmbeddedPostgresError(f"{data.parent} does not exist: make it first") from None

@@ -485,6 +485,20 @@ def test_a_server_is_restarted_under_those_who_joined(base: Path) -> None:
         assert ask(server.conninfo(), "SELECT 1") == 1
 
 
+def test_a_data_directory_in_the_making_is_waited_for(base: Path) -> None:
+    place = base / "data"
+    place.mkdir(mode=0)
+    with Child(data_dir=str(place), fsync=False) as child:
+        _embedded_binaries.Account.choose().own(place)
+        place.chmod(0o700)
+        child.started()
+        child.finish()
+    (base / "left").mkdir(mode=0)
+    with pytest.raises(EmbeddedPostgresError, match="must belong to"):
+        embedded.start(data_dir=base / "left", timeout=0.1)
+    (base / "left").rmdir()
+
+
 def test_processes_that_start_at_once_share_one_server(base: Path) -> None:
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(Child(data_dir=str(base / "data"), fsync=False)) for _ in range(4)]
