@@ -66,11 +66,12 @@ def start(
         if data_dir is None:
             return _start_server(None, [], account, options, deadline)
         data = Path(data_dir).expanduser().resolve()
-        _check_place(data, account)
+        _check_place(data, account, deadline)
         while True:
             with contextlib.suppress(FileExistsError):
-                data.mkdir(mode=0o700)
+                data.mkdir(mode=0)  # "being made", to _check_place in another process
                 account.own(data)
+                data.chmod(0o700)
             if (held := lock(data)) is not None:
                 return _start_server(data, [held], account, options, deadline)
             if (joined := _join_server(data, deadline)) is not None:
@@ -130,12 +131,12 @@ class EmbeddedPostgres:
 
     def __init__(self, hold: Hold, data_dir: Path, bindir: Path, port: str, deadline: float) -> None:
         self._hold = hold
+        self._finalizer = weakref.finalize(self, hold.release)  # runs at exit, too
         self.data_dir = data_dir
         self.bindir = bindir
         self._port = port
-        self._password = (data_dir / _PASSWORD_FILE).read_text()
-        self._finalizer = weakref.finalize(self, hold.release)  # runs at exit, too
         try:
+            self._password = (data_dir / _PASSWORD_FILE).read_text()
             self.version = self._await_ready(deadline)
         except BaseException:
             self.stop()
@@ -190,10 +191,11 @@ class EmbeddedPostgres:
                 ) from error
 
 
-def _check_place(data: Path, account: Account) -> None:
+def _check_place(data: Path, account: Account, deadline: float) -> None:
     """Raise EmbeddedPostgresError unless a path is, or can become, a data directory of the account."""
     try:
-        found = data.stat()
+        while stat.S_IMODE((found := data.stat()).st_mode) == 0 and time.monotonic() < deadline:
+            time.sleep(POLL)  # another process makes it, and has not given it to the account yet
     except FileNotFoundError:
         if not data.parent.is_dir():
             raise EmbeddedPostgresError(f"{data.parent} does not exist: make it first") from None
@@ -249,11 +251,11 @@ def _start_server(
         bindir = find_bindir()
         new = data is None or _is_new(data, server_version(bindir))
         bindir = reachable_bindir(bindir, account, hold.run / "programs")
-        keep = data is not None and options["fsync"] != "off"
+        sync = data is not None and options["fsync"] != "off"
         data = data or hold.run / "data"
         if new:
             with _emptied_on_error(data):
-                _make_cluster(data, bindir, hold, account, deadline, sync=keep)
+                _make_cluster(data, bindir, hold, account, deadline, sync=sync)
         command = [str(bindir / "postgres"), "-D", str(data)]
         for name, value in {**options, "unix_socket_directories": str(hold.sockets)}.items():
             command += ["-c", f"{name}={value}"]

@@ -26,6 +26,7 @@ import pytest
 
 import langgraph_durable
 from langgraph_durable import _embedded_binaries, embedded
+from langgraph_durable._embedded_run import Hold
 from langgraph_durable.embedded import EmbeddedPostgres
 from langgraph_durable.errors import EmbeddedPostgresError
 
@@ -299,6 +300,24 @@ def test_nothing_is_left_when_our_process_ends_by(how: str, base: Path) -> None:
     assert "Warning" not in stderr
 
 
+def test_a_terminals_interrupt_does_not_reach_the_server() -> None:
+    with Child(fsync=False).started() as child:
+        assert os.getpgid(child.server_pid) == child.supervisor_pid != os.getpgid(child.process.pid)
+        child.finish()
+
+
+def test_a_server_that_has_no_signal_handlers_yet_is_stopped(base: Path) -> None:
+    """As when we die just after the launch; sleep stands for a Postgres that is still being loaded."""
+    account = _embedded_binaries.Account.choose()
+    hold = Hold.make(account, [])
+    hold.launch(["sleep", "60"], account.identity)
+    assert len(runs(base)) == 1
+    release = threading.Thread(target=hold.release)
+    release.start()
+    until(lambda: not release.is_alive())
+    assert runs(base) == []
+
+
 def test_nothing_is_left_of_starts_that_are_killed(base: Path) -> None:
     for moment in ("run", "password", "data/PG_VERSION", "log", "data/postmaster.pid"):
         before = set(base.glob(f"lgd-pg-*/{moment}"))
@@ -451,10 +470,10 @@ def test_a_server_outlives_its_killed_starter_and_its_data_the_last_user(base: P
         starter.process.kill()
         starter.process.wait()
         tell(joined.conninfo, "CREATE TABLE t AS SELECT 1 AS kept")
-        joined.process.kill()  # the supervisor is stopping the server while we start ours
-        with embedded.start(data_dir=place, fsync=False) as server:
+        joined.process.kill()
+        with embedded.start(data_dir=place, fsync=False) as server:  # joins in time, or waits for the end
             assert ask(server.conninfo(), "SELECT kept FROM t") == 1
-            assert pid_of(server) != starter.server_pid
+    assert not lives(starter.server_pid)
 
 
 def test_a_server_is_restarted_under_those_who_joined(base: Path) -> None:
@@ -466,6 +485,20 @@ def test_a_server_is_restarted_under_those_who_joined(base: Path) -> None:
         assert ask(server.conninfo(), "SELECT 1") == 1
 
 
+def test_a_data_directory_in_the_making_is_waited_for(base: Path) -> None:
+    place = base / "data"
+    place.mkdir(mode=0)
+    with Child(data_dir=str(place), fsync=False) as child:
+        _embedded_binaries.Account.choose().own(place)
+        place.chmod(0o700)
+        child.started()
+        child.finish()
+    (base / "left").mkdir(mode=0)
+    with pytest.raises(EmbeddedPostgresError, match="must belong to"):
+        embedded.start(data_dir=base / "left", timeout=0.1)
+    (base / "left").rmdir()
+
+
 def test_processes_that_start_at_once_share_one_server(base: Path) -> None:
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(Child(data_dir=str(base / "data"), fsync=False)) for _ in range(4)]
@@ -473,6 +506,19 @@ def test_processes_that_start_at_once_share_one_server(base: Path) -> None:
         for child in children:
             assert child.finish() == (0, "")
     assert runs(base) == []
+
+
+def test_nobody_joins_a_supervisor_that_does_not_answer(base: Path) -> None:
+    """As when it has just read end of file and is about to stop the server."""
+    (base / "run").mkdir()
+    os.mkfifo(base / "control")
+    assert Hold.join(base, time.monotonic() + 1.0) is None  # nobody reads
+    reader = os.open(base / "control", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert Hold.join(base, time.monotonic() + 0.1) is None
+        assert os.read(reader, 6) == b"hello-"
+    finally:
+        os.close(reader)
 
 
 def test_processes_that_come_and_go_never_lose_their_server(base: Path) -> None:
@@ -522,6 +568,15 @@ def test_a_data_directory_we_cannot_use_is_left_alone(base: Path, shared: Embedd
     account.own(base / "closed")
     (base / "closed").chmod(0o500)
     refused(base / "closed", "writable to it: chown and chmod")
+
+
+def test_a_first_start_that_was_killed_says_what_to_do(base: Path) -> None:
+    place = base / "data"
+    with Child(data_dir=str(place), fsync=False) as child:
+        until((place / "PG_VERSION").exists)
+        child.process.kill()
+    with pytest.raises(EmbeddedPostgresError, match="its making was cut short: remove it"):
+        embedded.start(data_dir=place)
 
 
 @as_root
@@ -687,6 +742,9 @@ def test_binaries_that_the_account_cannot_reach_are_copied(
     package = wheel()
     for source in (package, package.with_name(f"{package.name}.libs")):
         shutil.copytree(source, closed / source.name, symlinks=True)
+    for file in closed.rglob("*"):
+        if not file.is_symlink():
+            file.chmod(file.stat().st_mode & 0o700)  # as installed under the umask 077
     monkeypatch.setenv("LANGGRAPH_DURABLE_PG_BINDIR", str(closed / package.name / "pginstall" / "bin"))
     before = closed.stat().st_mode
     with embedded.start(fsync=False) as server:
