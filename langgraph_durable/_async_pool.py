@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 from psycopg_pool.pool_async import StopWorker
+from typing_extensions import Self
 
 
 class LoopPool(AsyncConnectionPool[Any]):
@@ -26,3 +28,17 @@ class LoopPool(AsyncConnectionPool[Any]):
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": f"a pool's task failed: {task}", "exception": exc, "future": running}
                 )
+
+
+class LoopConnection(AsyncConnection[Any]):
+    """psycopg's connection, which is closed at once if it is cancelled while it connects."""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **options: Any) -> Self:
+        """Connect; see psycopg."""
+        try:
+            return await super().connect(conninfo, **options)
+        except asyncio.CancelledError as exc:
+            # Its traceback would keep the frames that hold the socket, and the server would wait for the rest of
+            # the handshake, for a minute.
+            raise exc.with_traceback(None) from None

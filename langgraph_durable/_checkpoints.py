@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 from langgraph_durable import _statements as sql
 from langgraph_durable._config import CheckpointRef, indexable
 from langgraph_durable._database import Database, Row
-from langgraph_durable._rows import CheckpointRow, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._rows import CheckpointRow, Encoded, StoredCheckpoint, StoredWrite, WriteRow
 from langgraph_durable._statements import Statement
 from langgraph_durable._ulids import derive_ulid, parse_ulid
 from langgraph_durable.errors import (
@@ -236,7 +236,7 @@ async def _place_of(db: Database, before: CheckpointRef) -> uuid.UUID:
 def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
     """Put the rows of a reading statement together, newest checkpoint first."""
     page: dict[tuple[str, str, str], StoredCheckpoint] = {}
-    values: dict[tuple[str, str, str, str], tuple[str, bytes]] = {}
+    values: dict[tuple[str, str, str, str | None], Encoded] = {}
     later: list[Row] = []
     for row in rows:
         kind, thread_id, checkpoint_ns, first, second = row[:5]

@@ -23,7 +23,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from langgraph_durable._async_pool import LoopPool
+from langgraph_durable._async_pool import LoopConnection, LoopPool
 from langgraph_durable._connections import (
     AsyncConnections,
     BlockingConnections,
@@ -200,6 +200,12 @@ class _AsyncOwnPools(AsyncConnections):
             del self._by_loop[loop]
             if own.pid != os.getpid():
                 _inherited.append(own)
+            elif loop.is_closed():
+                own.abandon()
+            elif not loop.is_running() and _running_loop() is None:
+                # Between two runs of it, as in a test's teardown. What is just connecting can be closed only there:
+                # left alone, the server waits a minute for such a client.
+                loop.run_until_complete(own.close())
             elif not loop.is_running():
                 own.abandon()
             elif loop is _running_loop():
@@ -218,6 +224,7 @@ class _LoopPool:
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
         self.pool = LoopPool(
             pools.conninfo,
+            connection_class=LoopConnection,
             configure=self._remember,
             reconnect_failed=_atry_again,
             **pools.pool_options,
