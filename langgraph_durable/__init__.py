@@ -6,11 +6,14 @@ from langgraph_durable.errors import (
     EmbeddedPostgresError,
     InvalidConfig,
     ParentPruned,
+    PruneFailed,
     SaverClosed,
     SchemaOutOfDate,
     ThreadDeleted,
+    ThreadExists,
     UnserializableValue,
 )
+from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 from langgraph_durable.saver import DurableSaver
 
 __version__ = "0.1.0"
@@ -20,11 +23,18 @@ __all__ = [
     "DurableError",
     "DurableSaver",
     "EmbeddedPostgresError",
+    "EraseReceipt",
     "InvalidConfig",
     "ParentPruned",
+    "PruneFailed",
+    "PruneReport",
+    "Removed",
     "SaverClosed",
     "SchemaOutOfDate",
+    "SweepProgress",
+    "SweepReport",
     "ThreadDeleted",
+    "ThreadExists",
     "UnserializableValue",
     "__version__",
 ]

@@ -294,14 +294,3 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         metadata=(meta_kind, meta),
         versions=dict(zip(names, versions, strict=True)),
     )
-
-
-async def delete_thread(db: Database, thread_id: str, ulid: uuid.UUID) -> None:
-    """Delete a thread, leaving a tombstone under `ulid` if there was one to delete.
-
-    Round trips: 1. Transaction: its own.
-    """
-    await db.pipeline(
-        (sql.LOCK_THREAD, (thread_id,)),
-        (sql.DELETE_THREAD, {"thread_id": thread_id, "ulid": ulid}),
-    )

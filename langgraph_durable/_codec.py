@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
     PendingWrite,
     get_serializable_checkpoint_metadata,
     writes_sort_key,
@@ -30,7 +31,15 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_durable._config import CheckpointRef, indexable, require_text
-from langgraph_durable._rows import CheckpointRow, Encoded, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._rows import (
+    CheckpointRow,
+    Encoded,
+    StoredCheckpoint,
+    StoredHistory,
+    StoredSeed,
+    StoredWrite,
+    WriteRow,
+)
 from langgraph_durable._ulids import derive_ulid
 from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
 
@@ -241,6 +250,43 @@ def decode_writes(serde: SerializerProtocol, writes: Sequence[StoredWrite], wher
         )
         for w in ordered
     ]
+
+
+def decode_history(
+    serde: SerializerProtocol, channel: str, history: StoredHistory, where: str
+) -> DeltaChannelHistory:
+    """Turn what a delta channel is replayed from into LangGraph's form.
+
+    Raises:
+        CheckpointCorrupted: A write or the seed is missing or cannot be read.
+    """
+    decoded: DeltaChannelHistory = {
+        "writes": [
+            (
+                w.task_id,
+                w.channel,
+                decode(serde, w.value, f"a write of task {w.task_id!r} to {channel!r}, {where}"),
+            )
+            for w in history.writes
+        ]
+    }
+    if (seed := history.seed) is not None:
+        what = f"the value of channel {channel!r} at its ancestor {seed.checkpoint_id!r}, {where}"
+        if seed.value is not None:
+            decoded["seed"] = decode(serde, seed.value, what)
+        else:
+            decoded["seed"] = _value_inside(serde, seed, channel, what)
+    return decoded
+
+
+def _value_inside(serde: SerializerProtocol, seed: StoredSeed, channel: str, what: str) -> Any:
+    if seed.checkpoint is None or seed.checkpoint[0] is None:
+        raise CheckpointCorrupted(f"{what}, is not stored")
+    checkpoint = decode(serde, seed.checkpoint, what)
+    try:
+        return checkpoint["channel_values"][channel]
+    except (KeyError, TypeError):
+        raise CheckpointCorrupted(f"{what}, is not in the checkpoint that is to hold it") from None
 
 
 # --- single values ---

@@ -76,3 +76,20 @@ class StoredCheckpoint:
     writes: list[StoredWrite] = field(default_factory=list)
     parent_sends: list[StoredWrite] = field(default_factory=list)
     """Pending sends that a checkpoint of format v<4 keeps in its parent's writes."""
+
+
+@dataclass(slots=True)
+class StoredSeed:
+    """The value that a channel's replay starts from: one of its own, or one inside its checkpoint."""
+
+    checkpoint_id: str
+    value: Encoded | None = None
+    checkpoint: Encoded | None = None
+
+
+@dataclass(slots=True)
+class StoredHistory:
+    """What one channel is replayed from: the writes of its ancestors, oldest first, onto the seed, if any."""
+
+    writes: list[StoredWrite] = field(default_factory=list)
+    seed: StoredSeed | None = None

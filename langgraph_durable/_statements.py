@@ -289,17 +289,280 @@ ORDER BY ulid DESC LIMIT 1
 """)
 
 
-# --- delete ---
+# --- delta channels ---
 
-DELETE_THREAD = Statement("""
-WITH c AS (DELETE FROM {schema}.checkpoints WHERE thread_id = %(thread_id)s::text RETURNING 1),
-v AS (DELETE FROM {schema}.channel_values WHERE thread_id = %(thread_id)s::text RETURNING 1),
-s AS (DELETE FROM {schema}.segments WHERE thread_id = %(thread_id)s::text RETURNING 1),
-w AS (DELETE FROM {schema}.writes WHERE thread_id = %(thread_id)s::text RETURNING 1)
-INSERT INTO {schema}.tombstones (thread_id, ulid)
-SELECT %(thread_id)s::text, %(ulid)s::uuid WHERE EXISTS (SELECT FROM c)
-ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
+# The kinds of rows that a history gives. Columns: kind, an ancestor's checkpoint_id, then by kind
+#   ANCESTOR         parent_checkpoint_id, -, -, -, -, -, whether it is the target's parent
+#   ANCESTOR_WRITE   task_path, task_id, channel, type, value, idx
+#   SEED_VALUE       -, -, channel, type, data; without type and data if the row is missing
+#   SEED_CHECKPOINT  -, -, channel, type, checkpoint: the value is inside
+ANCESTOR, ANCESTOR_WRITE, SEED_VALUE, SEED_CHECKPOINT = range(4)
+
+# `wanted` are the channels not yet seeded when the walk comes to an ancestor, `remaining` those still not after it.
+# UNION, not UNION ALL: a parent chain that was damaged into a ring ends the walk instead of repeating it.
+GET_DELTA_HISTORY = Statement("""
+WITH RECURSIVE target AS (
+    SELECT parent_checkpoint_id AS parent FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = coalesce(%(id)s::text, (
+        SELECT checkpoint_id FROM {schema}.checkpoints
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND ulid IS NOT NULL
+        ORDER BY ulid DESC LIMIT 1
+    ))
+), walk (checkpoint_id, parent, value_channels, value_versions, wanted, remaining) AS (
+    SELECT NULL::text COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C",
+        %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C"
+    FROM target
+    UNION
+    SELECT a.checkpoint_id, a.parent_checkpoint_id, a.value_channels, a.value_versions, w.remaining,
+        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (a.value_channels))
+    FROM walk w CROSS JOIN LATERAL (
+        SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.checkpoints
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
+        UNION ALL
+        SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.ancestors
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
+        LIMIT 1
+    ) a
+    WHERE w.remaining <> '{{}}'
+), seed AS (
+    SELECT w.checkpoint_id, n.channel, n.version
+    FROM walk w CROSS JOIN unnest(w.value_channels, w.value_versions) AS n (channel, version)
+    WHERE n.channel = ANY (w.wanted)
+)
+SELECT 0, w.checkpoint_id, w.parent, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::int,
+    w.checkpoint_id = (SELECT parent FROM target)
+FROM walk w WHERE w.checkpoint_id IS NOT NULL
+UNION ALL
+SELECT 1, w.checkpoint_id, x.task_path, x.task_id, x.channel, x.type, x.value, x.idx, NULL
+FROM walk w CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.writes x
+    WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text AND x.checkpoint_id = w.checkpoint_id
+    AND x.channel = ANY (w.wanted)
+    OFFSET 0
+) x
+UNION ALL
+SELECT 2, s.checkpoint_id, NULL, NULL, s.channel, v.type, v.data, NULL, NULL
+FROM seed s LEFT JOIN LATERAL (
+    SELECT v.type, v.data FROM {schema}.channel_values v
+    WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = %(ns)s::text
+    AND v.channel = s.channel AND v.version = s.version
+    LIMIT 1
+) v ON true
+WHERE s.version IS NOT NULL
+UNION ALL
+SELECT 3, s.checkpoint_id, NULL, NULL, s.channel, c.type, c.checkpoint, NULL, NULL
+FROM seed s CROSS JOIN LATERAL (
+    SELECT type, checkpoint FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id
+    UNION ALL
+    SELECT type, checkpoint FROM {schema}.ancestors
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id
+    LIMIT 1
+) c
+WHERE s.version IS NULL
 """)
+
+
+# --- prune, erase, copy: all under the thread's exclusive lock ---
+
+NOW = Statement("SELECT now()")
+
+LIST_NODES = Statement("""
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, ulid, created_at,
+    root_checkpoint_id, run_id, format, delta_channels
+FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
+UNION ALL
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, NULL, NULL,
+    NULL, NULL, 4, NULL
+FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
+""")
+
+# Parameters of the statements that remove: parallel arrays of namespaces and ids (and channels or versions).
+
+LEAVE_ANCESTORS = Statement("""
+INSERT INTO {schema}.ancestors
+SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id,
+    CASE WHEN s.inside THEN c.type END, CASE WHEN s.inside THEN c.checkpoint END, s.channels, s.versions
+FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.checkpoints c
+    WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+    OFFSET 0
+) c
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(v.channel), '{{}}') AS channels, coalesce(array_agg(v.version), '{{}}') AS versions,
+        coalesce(bool_or(v.version IS NULL), false) AS inside
+    FROM unnest(c.value_channels, c.value_versions) AS v (channel, version)
+    WHERE (k.ns, k.id, v.channel) IN (
+        SELECT * FROM unnest(%(seed_ns)s::text[], %(seed_id)s::text[], %(seed_channel)s::text[])
+    )
+) s
+ON CONFLICT DO NOTHING
+""")
+
+DELETE_CHECKPOINTS = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.checkpoints c USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+    WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+    RETURNING pg_column_size(c.checkpoint) + pg_column_size(c.metadata) + pg_column_size(c.metadata_index)
+        + pg_column_size(c.value_channels) + pg_column_size(c.value_versions) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+DELETE_ANCESTORS = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.ancestors a USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+    WHERE a.thread_id = %(thread)s::text AND a.checkpoint_ns = k.ns AND a.checkpoint_id = k.id
+    RETURNING coalesce(pg_column_size(a.checkpoint), 0) + pg_column_size(a.value_channels) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+DELETE_WRITES = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.writes w USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+    WHERE w.thread_id = %(thread)s::text AND w.checkpoint_ns = k.ns AND w.checkpoint_id = k.id
+    AND NOT EXISTS (
+        SELECT FROM unnest(%(kept_ns)s::text[], %(kept_id)s::text[], %(kept_channel)s::text[]) AS x (ns, id, channel)
+        WHERE x.ns = w.checkpoint_ns AND x.id = w.checkpoint_id AND x.channel = w.channel
+    )
+    RETURNING pg_column_size(w.value) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+DELETE_VALUES = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.channel_values v
+    USING unnest(%(ns)s::text[], %(channel)s::text[], %(version)s::text[]) AS k (ns, channel, version)
+    WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = k.ns AND v.channel = k.channel
+    AND v.version = k.version
+    RETURNING coalesce(pg_column_size(v.data), 0) + coalesce(pg_column_size(v.segments), 0) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+FORGET_PARENTS = Statement("""
+UPDATE {schema}.checkpoints c SET parent_checkpoint_id = NULL
+FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+""")
+
+MARK_PRUNED = Statement("""
+INSERT INTO {schema}.prunes (thread_id) VALUES (%(thread)s::text)
+ON CONFLICT (thread_id) DO UPDATE SET pruned_at = now()
+""")
+
+ERASE_THREAD = Statement("""
+WITH c AS (
+    DELETE FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
+    RETURNING pg_column_size(checkpoint) + pg_column_size(metadata) + pg_column_size(metadata_index)
+        + pg_column_size(value_channels) + pg_column_size(value_versions) AS size
+), a AS (
+    DELETE FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
+    RETURNING coalesce(pg_column_size(checkpoint), 0) + pg_column_size(value_channels) AS size
+), v AS (
+    DELETE FROM {schema}.channel_values WHERE thread_id = %(thread)s::text
+    RETURNING coalesce(pg_column_size(data), 0) + coalesce(pg_column_size(segments), 0) AS size
+), s AS (
+    DELETE FROM {schema}.segments WHERE thread_id = %(thread)s::text RETURNING pg_column_size(data) AS size
+), w AS (
+    DELETE FROM {schema}.writes WHERE thread_id = %(thread)s::text RETURNING pg_column_size(value) AS size
+), p AS (
+    DELETE FROM {schema}.prunes WHERE thread_id = %(thread)s::text
+), t AS (
+    INSERT INTO {schema}.tombstones (thread_id, ulid)
+    SELECT %(thread)s::text, %(ulid)s::uuid WHERE EXISTS (SELECT FROM c)
+    ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
+)
+SELECT 'checkpoints', count(*), coalesce(sum(size), 0), now() FROM c
+UNION ALL SELECT 'ancestors', count(*), coalesce(sum(size), 0), now() FROM a
+UNION ALL SELECT 'channel_values', count(*), coalesce(sum(size), 0), now() FROM v
+UNION ALL SELECT 'segments', count(*), coalesce(sum(size), 0), now() FROM s
+UNION ALL SELECT 'writes', count(*), coalesce(sum(size), 0), now() FROM w
+""")
+
+# One statement, so one snapshot: a run that writes the source meanwhile is copied as of one moment.
+COPY_THREAD = Statement("""
+WITH taken AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = %(target)s::text) AS taken
+), c AS (
+    INSERT INTO {schema}.checkpoints
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, ulid, created_at, parent_checkpoint_id,
+        root_checkpoint_id, run_id, format, type, checkpoint, metadata_type, metadata, metadata_index,
+        value_channels, value_versions, delta_channels
+    FROM {schema}.checkpoints, taken WHERE thread_id = %(source)s::text AND NOT taken
+    RETURNING 1
+), a AS (
+    INSERT INTO {schema}.ancestors
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
+        value_channels, value_versions
+    FROM {schema}.ancestors, taken WHERE thread_id = %(source)s::text AND NOT taken
+), v AS (
+    INSERT INTO {schema}.channel_values
+    SELECT %(target)s::text, checkpoint_ns, channel, version, type, data, segments
+    FROM {schema}.channel_values, taken WHERE thread_id = %(source)s::text AND NOT taken
+), s AS (
+    INSERT INTO {schema}.segments
+    SELECT %(target)s::text, hash, data
+    FROM {schema}.segments, taken WHERE thread_id = %(source)s::text AND NOT taken
+), w AS (
+    INSERT INTO {schema}.writes
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, task_id, idx, task_path, channel, type, value
+    FROM {schema}.writes, taken WHERE thread_id = %(source)s::text AND NOT taken
+    ON CONFLICT DO NOTHING
+), p AS (
+    INSERT INTO {schema}.prunes
+    SELECT %(target)s::text, pruned_at
+    FROM {schema}.prunes, taken WHERE thread_id = %(source)s::text AND NOT taken
+    ON CONFLICT DO NOTHING
+), t AS (
+    DELETE FROM {schema}.tombstones
+    WHERE thread_id = %(target)s::text AND EXISTS (
+        SELECT FROM {schema}.checkpoints, taken WHERE thread_id = %(source)s::text AND NOT taken
+    )
+)
+SELECT taken, (SELECT count(*) FROM c) FROM taken
+""")
+
+FIND_THREADS_OF_RUNS = Statement(
+    "SELECT DISTINCT thread_id FROM {schema}.checkpoints WHERE run_id = ANY (%s::text[]) ORDER BY thread_id"
+)
+
+
+# --- sweep ---
+
+COUNT_THREADS = Statement("SELECT count(DISTINCT thread_id) FROM {schema}.checkpoints")
+
+# One step a thread: a DISTINCT would read every checkpoint.
+NEXT_THREADS = Statement("""
+WITH RECURSIVE t AS (
+    (SELECT thread_id FROM {schema}.checkpoints WHERE thread_id > %(after)s::text ORDER BY thread_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT c.thread_id FROM {schema}.checkpoints c WHERE c.thread_id > t.thread_id ORDER BY thread_id LIMIT 1)
+    FROM t WHERE t.thread_id IS NOT NULL
+)
+SELECT thread_id FROM t WHERE thread_id IS NOT NULL LIMIT %(count)s::int
+""")
+
+# Writes may come before their checkpoint, so those that are new are left; how old they are, their ids tell.
+LIST_ORPHAN_WRITES = Statement("""
+SELECT DISTINCT w.thread_id, w.checkpoint_ns, w.checkpoint_id FROM {schema}.writes w
+WHERE NOT EXISTS (
+    SELECT FROM {schema}.checkpoints c
+    WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+) AND NOT EXISTS (
+    SELECT FROM {schema}.ancestors a
+    WHERE a.thread_id = w.thread_id AND a.checkpoint_ns = w.checkpoint_ns AND a.checkpoint_id = w.checkpoint_id
+) AND NOT EXISTS (
+    SELECT FROM {schema}.checkpoints c
+    WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns
+    AND c.parent_checkpoint_id = w.checkpoint_id AND c.format < 4
+)
+""")
+
+FORGET_OLD_TOMBSTONES = Statement("DELETE FROM {schema}.tombstones WHERE deleted_at < now() - %s::interval")
 
 
 # --- schema ---
