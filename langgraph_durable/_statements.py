@@ -449,6 +449,24 @@ FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
 WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
 """)
 
+FOLD_CHANNELS = Statement("""
+WITH folded AS (
+    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
+    FROM unnest(%(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[])
+        AS v (channel, version, type, data)
+    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
+    SET type = excluded.type, data = excluded.data, segments = NULL
+)
+UPDATE {schema}.checkpoints SET
+    value_channels = value_channels || %(channels)s::text[], value_versions = value_versions || %(versions)s::text[],
+    delta_channels = nullif(array(
+        SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (%(channels)s::text[])
+    ), '{{}}')
+WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+AND delta_channels @> %(channels)s::text[]
+""")
+
 MARK_PRUNED = Statement("""
 INSERT INTO {schema}.prunes (thread_id) VALUES (%(thread)s::text)
 ON CONFLICT (thread_id) DO UPDATE SET pruned_at = now()
