@@ -27,6 +27,15 @@ GetState = Callable[[RunnableConfig], Awaitable[Any]]
 _ROOT_CHANNEL = "__root__"
 
 
+def graph_has(graph: Any, checkpoint_ns: str) -> bool:
+    """Tell whether a namespace is a graph's own, or of a subgraph that it knows.
+
+    A graph asked for the state of any other would replay it with reducers that may not be its own.
+    """
+    parts = [part.partition(":")[0] for part in checkpoint_ns.split("|") if not part.isdigit()]
+    return not checkpoint_ns or "|".join(parts) in {name for name, _ in graph.get_subgraphs(recurse=True)}
+
+
 async def fold_checkpoint(
     db: Database,
     thread_id: str,
@@ -35,16 +44,13 @@ async def fold_checkpoint(
     serde: SerializerProtocol,
     decode: Callable[[StoredCheckpoint], CheckpointTuple],
 ) -> Fold | None:
-    """Make the fold of a checkpoint's delta channels; None if it is gone, or of a subgraph the graph lacks."""
+    """Make the fold of a checkpoint's delta channels; None if there is nothing to fold, or it is gone."""
     ref = CheckpointRef(thread_id, node.checkpoint_ns, node.checkpoint_id)
     stored = await _checkpoints.get_checkpoint(db, ref)
     if stored is None:
         return None
     before = decode(stored)
-    try:
-        state = await get_state(before.config)
-    except ValueError:  # so the graph says that a namespace is of no subgraph of its own
-        return None
+    state = await get_state(before.config)
     values = state.values if isinstance(state.values, Mapping) else {_ROOT_CHANNEL: state.values}
     folded = {c: values[c] for c in node.delta_channels if c in values}
     if not folded:
@@ -76,11 +82,17 @@ def _same(serde: SerializerProtocol, values: Mapping[str, Any], expected: Mappin
     return all(_equal(serde, values[c], expected[c]) for c in values)
 
 
-def _equal(serde: SerializerProtocol, one: Any, other: Any) -> bool:
+def _equal(serde: SerializerProtocol, stored: Any, expected: Any) -> bool:
+    if _are_equal(stored, expected):
+        return True
+    # Some values equal nothing, not even their like: NaN, arrays, objects without equality. If this is one, it is the
+    # same if it is stored the same.
+    packed = serde.dumps_typed(stored)
+    return not _are_equal(serde.loads_typed(packed), stored) and bool(packed == serde.dumps_typed(expected))
+
+
+def _are_equal(one: Any, other: Any) -> bool:
     try:
-        if one == other:
-            return True
+        return bool(one == other)
     except ValueError:  # arrays do not say whether they are equal
-        pass
-    # What is not equal to itself (NaN, objects without equality) is the same if it is stored the same.
-    return bool(serde.dumps_typed(one) == serde.dumps_typed(other))
+        return False

@@ -22,7 +22,7 @@ from ulid import ULID
 
 from langgraph_durable import _checkpoints, _codec, _config, _history, _retention
 from langgraph_durable._checkpoints import CheckpointWalk
-from langgraph_durable._compaction import GetState, fold_checkpoint
+from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
 from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
@@ -152,7 +152,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
         async def fold(thread_id: str) -> list[Fold]:
             nodes = await _retention.list_nodes(db, thread_id)
             survivors = newest_survive(nodes, 1, None)
-            folded = [n for n in nodes if n.key in survivors and n.delta_channels]
+            latest = [n for n in nodes if n.key in survivors and n.delta_channels]
+            folded = [n for n in latest if graph_has(graph, n.checkpoint_ns)]
             folds = [
                 await fold_checkpoint(db, thread_id, node, get_state, self.serde, self._decode)
                 for node in folded
