@@ -91,6 +91,11 @@ async def run(server: str) -> list[Figure]:
                 )
             )
 
+    async with both_savers(server) as (
+        ours,
+        peer,
+    ):  # anew: what is pruned is not to be measured by what was not
+
         async def prune(saver: AnySaver) -> float:
             thread_id = str(uuid4())
             await converse(saver, thread_id)
