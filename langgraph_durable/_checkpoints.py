@@ -11,10 +11,16 @@ from psycopg.types.json import Jsonb
 from langgraph_durable import _statements as sql
 from langgraph_durable._config import CheckpointRef, indexable
 from langgraph_durable._database import Database, Row
-from langgraph_durable._rows import CheckpointRow, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._rows import CheckpointRow, Encoded, StoredCheckpoint, StoredWrite, WriteRow
 from langgraph_durable._statements import Statement
 from langgraph_durable._ulids import derive_ulid, parse_ulid
-from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig, ThreadDeleted
+from langgraph_durable.errors import (
+    CheckpointCorrupted,
+    DurableError,
+    InvalidConfig,
+    ParentPruned,
+    ThreadDeleted,
+)
 
 _LAST_ULID = uuid.UUID(int=2**128 - 1)
 
@@ -27,31 +33,44 @@ async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
 
     Raises:
         ThreadDeleted: The thread was deleted while the run that puts this was going.
+        ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
 
     Round trips: 1; 2 if values were missing. Transaction: its own.
     """
     while True:
-        [(deleted, missing)] = await db.pipeline(
+        [(verdict, missing)] = await db.pipeline(
             (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, _put_params(row))
         )
-        if deleted:
-            raise ThreadDeleted(
-                f"thread {row.thread_id!r} was deleted while a run of it was going; its checkpoint "
-                f"{row.checkpoint_id!r} was not stored. Start the thread afresh with an input"
-            )
-        if not missing:
+        if verdict == "fine":
             return
+        if verdict != "values missing":
+            raise _refusal(verdict, row)
         row.send_too(missing)
 
 
+def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
+    what = f"its checkpoint {row.checkpoint_id!r} was not stored"
+    if verdict == "thread deleted":
+        return ThreadDeleted(
+            f"thread {row.thread_id!r} was deleted while a run of it was going; {what}. Start the thread afresh "
+            "with an input"
+        )
+    return ParentPruned(
+        f"thread {row.thread_id!r} was pruned while a run was going from its checkpoint "
+        f"{row.parent_checkpoint_id!r}, which delta channels would be replayed from; {what}. Run again from a "
+        "checkpoint that is left"
+    )
+
+
 def _put_params(row: CheckpointRow) -> dict[str, Any]:
-    named = [channel for channel in row.versions if channel not in row.values]
+    named = [c for c, version in row.versions.items() if version is not None and c not in row.values]
     return {
-        "thread_id": row.thread_id,
-        "checkpoint_ns": row.checkpoint_ns,
-        "checkpoint_id": row.checkpoint_id,
+        "thread": row.thread_id,
+        "ns": row.checkpoint_ns,
+        "id": row.checkpoint_id,
         "derived_ulid": row.derived_ulid,
-        "parent_checkpoint_id": row.parent_checkpoint_id,
+        "parent": row.parent_checkpoint_id,
+        "root": row.root_checkpoint_id,
         "run_id": row.run_id,
         "format": row.format,
         "type": row.checkpoint[0],
@@ -61,6 +80,7 @@ def _put_params(row: CheckpointRow) -> dict[str, Any]:
         "metadata_index": Jsonb(row.metadata_index),
         "value_channels": list(row.versions),
         "value_versions": list(row.versions.values()),
+        "delta_channels": list(row.delta_channels) or None,
         "named_channels": named,
         "named_versions": [row.versions[channel] for channel in named],
         "channels": list(row.values),
@@ -111,11 +131,11 @@ async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id:
     ulid = parse_ulid(checkpoint_id)
     if ulid is None:
         return checkpoint_id
-    rows = await db.fetch(
+    [(found,)] = await db.fetch(
         sql.FIND_BY_ULID,
         {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "id": checkpoint_id, "ulid": ulid},
     )
-    return str(rows[0][0]) if rows else checkpoint_id
+    return str(found)
 
 
 async def find_ulid(db: Database, ref: CheckpointRef, checkpoint_id: str) -> uuid.UUID | None:
@@ -216,7 +236,7 @@ async def _place_of(db: Database, before: CheckpointRef) -> uuid.UUID:
 def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
     """Put the rows of a reading statement together, newest checkpoint first."""
     page: dict[tuple[str, str, str], StoredCheckpoint] = {}
-    values: dict[tuple[str, str, str, str], tuple[str, bytes]] = {}
+    values: dict[tuple[str, str, str, str | None], Encoded] = {}
     later: list[Row] = []
     for row in rows:
         kind, thread_id, checkpoint_ns, first, second = row[:5]
@@ -273,15 +293,4 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         checkpoint=(kind, body),
         metadata=(meta_kind, meta),
         versions=dict(zip(names, versions, strict=True)),
-    )
-
-
-async def delete_thread(db: Database, thread_id: str, ulid: uuid.UUID) -> None:
-    """Delete a thread, leaving a tombstone under `ulid` if there was one to delete.
-
-    Round trips: 1. Transaction: its own.
-    """
-    await db.pipeline(
-        (sql.LOCK_THREAD, (thread_id,)),
-        (sql.DELETE_THREAD, {"thread_id": thread_id, "ulid": ulid}),
     )

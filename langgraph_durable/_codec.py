@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
     PendingWrite,
     get_serializable_checkpoint_metadata,
     writes_sort_key,
@@ -30,7 +31,15 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_durable._config import CheckpointRef, indexable, require_text
-from langgraph_durable._rows import CheckpointRow, Encoded, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._rows import (
+    CheckpointRow,
+    Encoded,
+    StoredCheckpoint,
+    StoredHistory,
+    StoredSeed,
+    StoredWrite,
+    WriteRow,
+)
 from langgraph_durable._ulids import derive_ulid
 from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
 
@@ -79,6 +88,8 @@ def encode_checkpoint(
 
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
+    parents = full_metadata.get("parents")
+    root_id = parents.get("") if ref.namespace and isinstance(parents, Mapping) else None
     index = _index(full_metadata, filter_keys)
     return CheckpointRow(
         thread_id=ref.thread_id,
@@ -87,11 +98,16 @@ def encode_checkpoint(
         format=checkpoint["v"],
         derived_ulid=derive_ulid(checkpoint_id),
         parent_checkpoint_id=ref.checkpoint_id,
+        root_checkpoint_id=require_text(root_id, "the root checkpoint's id") if root_id else None,
         run_id=str(run_id) if "run_id" in index and run_id is not None else None,
         checkpoint=encode(serde, {**checkpoint, "channel_values": inline}, where),
         metadata=encode(serde, full_metadata, f"metadata of {where}"),
         metadata_index=index,
-        versions={c: _version_key(channel_versions[c], c) for c in large},
+        versions={
+            require_text(c, "a channel's name"): _version_key(channel_versions[c], c) if c in large else None
+            for c in (*inline, *large)
+        },
+        delta_channels=_delta_channels(full_metadata, checkpoint),
         values={c: encode_value(c) for c in large if c in new_versions},
         encode_value=encode_value,
     )
@@ -119,6 +135,8 @@ def decode_checkpoint(
     if not isinstance(versions, dict) or not isinstance(values, dict):
         raise CheckpointCorrupted(f"the stored checkpoint has no channel versions or values: {where}")
     for channel, version in stored.versions.items():
+        if version is None:
+            continue
         if channel not in stored.values:
             raise CheckpointCorrupted(
                 f"the value of channel {channel!r} at version {version!r} is not stored: {where}"
@@ -168,12 +186,20 @@ def _is_small(value: Any) -> bool:
     if value is None or kind is bool or kind is float:
         return True
     if kind is int:
-        return -(2**63) <= value < 2**63
+        return bool(-(2**63) <= value < 2**63)
     return kind is str and len(value) <= _INLINE_CHARACTERS and bool(value.isascii())
 
 
+def _delta_channels(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> list[str]:
+    """Return the delta channels without a value here: the runtime counts the steps since each one's snapshot."""
+    counters = metadata.get("counters_since_delta_snapshot")
+    if not isinstance(counters, Mapping):
+        return []
+    versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
+    return [require_text(c, "a channel's name") for c in counters if c in versions and c not in values]
+
+
 def _version_key(version: Any, channel: str) -> str:
-    require_text(channel, "a channel's name")
     return require_text(str(version), f"the version of channel {channel!r}")
 
 
@@ -226,6 +252,43 @@ def decode_writes(serde: SerializerProtocol, writes: Sequence[StoredWrite], wher
     ]
 
 
+def decode_history(
+    serde: SerializerProtocol, channel: str, history: StoredHistory, where: str
+) -> DeltaChannelHistory:
+    """Turn what a delta channel is replayed from into LangGraph's form.
+
+    Raises:
+        CheckpointCorrupted: A write or the seed is missing or cannot be read.
+    """
+    decoded: DeltaChannelHistory = {
+        "writes": [
+            (
+                w.task_id,
+                w.channel,
+                decode(serde, w.value, f"a write of task {w.task_id!r} to {channel!r}, {where}"),
+            )
+            for w in history.writes
+        ]
+    }
+    if (seed := history.seed) is not None:
+        what = f"the value of channel {channel!r} at its ancestor {seed.checkpoint_id!r}, {where}"
+        if seed.value is not None:
+            decoded["seed"] = decode(serde, seed.value, what)
+        else:
+            decoded["seed"] = _value_inside(serde, seed, channel, what)
+    return decoded
+
+
+def _value_inside(serde: SerializerProtocol, seed: StoredSeed, channel: str, what: str) -> Any:
+    if seed.checkpoint is None or seed.checkpoint[0] is None:
+        raise CheckpointCorrupted(f"{what}, is not stored")
+    checkpoint = decode(serde, seed.checkpoint, what)
+    try:
+        return checkpoint["channel_values"][channel]
+    except (KeyError, TypeError):
+        raise CheckpointCorrupted(f"{what}, is not in the checkpoint that is to hold it") from None
+
+
 # --- single values ---
 
 
@@ -236,16 +299,24 @@ def encode(serde: SerializerProtocol, value: Any, what: str) -> Encoded:
         UnserializableValue: It cannot be; the message names `what` it is.
     """
     try:
-        kind, data = serde.dumps_typed(value)
-        if (_LOSSY_MARK in data or _ENCRYPTED_MARK in kind) and _has_surrogates(value):
-            kind, data = serde.dumps_typed(_map_strings(value, _escape))
-            kind = _ESCAPED + kind
-        return kind, data
+        return _encode(serde, value)
     except Exception as exc:
         raise UnserializableValue(
             f"cannot serialize {what}, a {type(value).__name__}: {exc}. Store plain data, a dataclass or a "
             "pydantic model, or pass the saver a serde that knows the type"
         ) from exc
+
+
+def _encode(serde: SerializerProtocol, value: Any) -> Encoded:
+    try:
+        kind, data = serde.dumps_typed(value)
+        if not ((_LOSSY_MARK in data or _ENCRYPTED_MARK in kind) and _has_surrogates(value)):
+            return kind, data
+    except Exception:
+        if not _has_surrogates(value):
+            raise
+    kind, data = serde.dumps_typed(_map_strings(value, _escape))
+    return _ESCAPED + kind, data
 
 
 def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -65,7 +66,9 @@ def stored_checkpoint_ref(config: RunnableConfig) -> tuple[CheckpointRef, str]:
 
 
 def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> CheckpointRef:
-    """Return the checkpoint that `before` names; its thread may be the listed config's.
+    """Return the checkpoint that `before` names; its thread may be the listed config's, its namespace any.
+
+    The runtime lists a subgraph's namespace before a checkpoint of the root's, naming neither.
 
     Raises:
         InvalidConfig: `before` names no checkpoint.
@@ -80,7 +83,7 @@ def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> Checkpo
             f"got {before!r:.200}"
         )
     listed = config.get("configurable", {}) if config is not None else {}
-    inherited = {key: listed[key] for key in ("thread_id", "checkpoint_ns") if key in listed}
+    inherited = {"thread_id": listed["thread_id"]} if "thread_id" in listed else {}
     return checkpoint_ref({"configurable": inherited | configurable})
 
 
@@ -128,6 +131,56 @@ def require_ids(ids: Any, name: str) -> list[str]:
         except TypeError:
             raise InvalidConfig(f"{name} must be a sequence of ids, got {ids!r:.200}") from None
     return list(dict.fromkeys(require_text(str(i), name) for i in ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a prune keeps."""
+
+    keep_last: int
+    """Checkpoints that each namespace keeps; 0 for a thread that goes wholly."""
+    older_than: timedelta | None
+
+
+def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
+    """Return what a prune keeps.
+
+    Raises:
+        InvalidConfig: The strategy is unknown, or a number or an age cannot be used.
+    """
+    if strategy not in ("keep_latest", "delete"):
+        raise InvalidConfig(f'unknown prune strategy {strategy!r}: pass "keep_latest" or "delete"')
+    if older_than is not None:
+        if not isinstance(older_than, timedelta):
+            raise InvalidConfig(f"older_than must be a timedelta, an age, got {older_than!r:.200}")
+        if older_than < timedelta(0):
+            raise InvalidConfig(f"older_than must not be negative, got {older_than!r}")
+    if keep_last is not None and (
+        isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1
+    ):
+        raise InvalidConfig(
+            f'keep_last must be an int >= 1, got {keep_last!r:.200}; strategy="delete" keeps none'
+        )
+    if strategy == "delete":
+        if keep_last is not None or older_than is not None:
+            raise InvalidConfig(
+                'strategy="delete" deletes everything: it takes neither keep_last nor older_than'
+            )
+        return Policy(0, None)
+    return Policy(1 if keep_last is None else keep_last, older_than)
+
+
+def require_sweep_policy(keep_last: Any, older_than: Any) -> Policy:
+    """Return what a sweep keeps.
+
+    Raises:
+        InvalidConfig: Neither is given, or one cannot be used.
+    """
+    if keep_last is None and older_than is None:
+        raise InvalidConfig(
+            "say what a sweep may delete: pass older_than=timedelta(...), keep_last=..., or both"
+        )
+    return require_policy("keep_latest", keep_last, older_than)
 
 
 def require_limit(limit: Any) -> int | None:

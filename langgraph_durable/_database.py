@@ -65,8 +65,8 @@ class Session(ABC):
         """Run one statement and return its rows; none if it gives none."""
 
     @abstractmethod
-    async def pipeline(self, *calls: Call) -> list[Row]:
-        """Run several statements in one round trip and return the last one's rows.
+    async def pipeline(self, *calls: Call) -> list[list[Row]]:
+        """Run several statements in one round trip and return the rows of each.
 
         Each statement's snapshot is taken after the one before it ended, so a lock taken by one protects
         what the next one reads.
@@ -105,7 +105,7 @@ class Database(ABC):
 
     async def pipeline(self, *calls: Call) -> list[Row]:
         """Run statements in a transaction of their own, one round trip, and return the last one's rows."""
-        return await self.run(lambda session: session.pipeline(*calls))
+        return (await self.run(lambda session: session.pipeline(*calls)))[-1]
 
     async def run(self, work: Work[T], *, transaction: bool = False) -> T:
         """Run work on one connection, again while it fails from a transient fault.
@@ -219,7 +219,7 @@ class _BlockingSession(Session):
             cursor.execute(render(statement, self._schema), params or (), binary=True)
             return cursor.fetchall() if cursor.description else []
 
-    async def pipeline(self, *calls: Call) -> list[Row]:
+    async def pipeline(self, *calls: Call) -> list[list[Row]]:
         cursors = [Cursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             with self._connection.pipeline():
@@ -229,7 +229,7 @@ class _BlockingSession(Session):
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
             raise
-        return cursors[-1].fetchall() if cursors[-1].description else []
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         with Cursor(self._connection) as cursor:
@@ -247,7 +247,7 @@ class _AsyncSession(Session):
             await cursor.execute(render(statement, self._schema), params or (), binary=True)
             return await cursor.fetchall() if cursor.description else []
 
-    async def pipeline(self, *calls: Call) -> list[Row]:
+    async def pipeline(self, *calls: Call) -> list[list[Row]]:
         cursors = [AsyncCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             async with self._connection.pipeline():
@@ -259,7 +259,7 @@ class _AsyncSession(Session):
                 # came next there would get the answers to what came before.
                 await self._connection.close()
             raise
-        return await cursors[-1].fetchall() if cursors[-1].description else []
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         async with AsyncCursor(self._connection) as cursor:

@@ -32,12 +32,16 @@ from langgraph_durable._connections import (
     async_living_connection,
     living_connection,
 )
+from langgraph_durable._loop_connection import LoopConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 10
 _RECONNECT_TIMEOUT = 2.0
 """Seconds until a pool starts its attempts to connect anew: left alone it waits twice as long after each one."""
+
+# Our statements are looked up by key whatever their parameters, and planning one anew costs as much as running it.
+_PLANNING = "-c plan_cache_mode=force_generic_plan"
 
 _inherited: list[Any] = []
 """Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
@@ -58,7 +62,8 @@ class OwnPools:
         timeout: float,
         prepare_threshold: int | None,
     ) -> None:
-        self.conninfo = _complete_conninfo(conninfo)
+        self.conninfo = _complete_conninfo(conninfo, {"options": _PLANNING})
+        self._plain_conninfo = _complete_conninfo(conninfo, {})
         self.connection_options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
         self.pool_options: dict[str, Any] = {
             "min_size": min_size,
@@ -73,6 +78,14 @@ class OwnPools:
         self.closed = False
         # The first connection is made directly: a pool would hide why it cannot be made until it times out.
         self.reached = False
+
+    def give_up_planning_option(self) -> bool:
+        """After a first connection that failed: tell whether to try again without the option on planning.
+
+        Some poolers refuse startup options that they do not know.
+        """
+        had_it, self.conninfo = self.conninfo != self._plain_conninfo, self._plain_conninfo
+        return had_it
 
     def require_open(self) -> None:
         """Refuse to work after `close`."""
@@ -105,7 +118,7 @@ class _BlockingOwnPool(BlockingConnections):
     def checkout(self) -> Iterator[Connection[Any]]:
         self._pools.require_open()
         if not self._pools.reached:
-            with Connection.connect(self._pools.conninfo, **self._pools.connection_options) as first:
+            with self._connect_first() as first:
                 self._pools.reached = True
                 yield first
             return
@@ -114,6 +127,14 @@ class _BlockingOwnPool(BlockingConnections):
             pool = self._open()
         with living_connection(pool) as connection:
             yield connection
+
+    def _connect_first(self) -> Connection[Any]:
+        try:
+            return Connection.connect(self._pools.conninfo, **self._pools.connection_options)
+        except psycopg.OperationalError:
+            if not self._pools.give_up_planning_option():
+                raise
+            return self._connect_first()
 
     def _open(self) -> ConnectionPool[Any]:
         if self._pid != os.getpid():
@@ -149,8 +170,7 @@ class _AsyncOwnPools(AsyncConnections):
         self._pools.require_open()
         own = self._by_loop.get(asyncio.get_running_loop())
         if not self._pools.reached or (own is not None and own.loop_ends):
-            connecting = AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
-            async with await connecting as single:
+            async with await self._connect_first() as single:
                 self._pools.reached = True
                 yield single
             return
@@ -177,6 +197,14 @@ class _AsyncOwnPools(AsyncConnections):
         own.close_with(self, loop)
         return own
 
+    async def _connect_first(self) -> AsyncConnection[Any]:
+        try:
+            return await AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
+        except psycopg.OperationalError:
+            if not self._pools.give_up_planning_option():
+                raise
+            return await self._connect_first()
+
     async def close_own(self) -> None:
         if (own := self._by_loop.pop(asyncio.get_running_loop(), None)) is not None:
             await own.close()
@@ -184,7 +212,13 @@ class _AsyncOwnPools(AsyncConnections):
     def close_all(self) -> None:
         for loop, own in list(self._by_loop.items()):
             self._by_loop.pop(loop, None)
-            if own.pid != os.getpid() or not loop.is_running():
+            if own.pid != os.getpid() or loop.is_closed():
+                own.abandon()
+            elif not loop.is_running() and _running_loop() is None:
+                # Between two runs of it, as in a test's teardown. What is just connecting can be closed only there:
+                # left alone, the server waits a minute for such a client.
+                loop.run_until_complete(own.close())
+            elif not loop.is_running():
                 own.abandon()
             elif loop is _running_loop():
                 own.start_closing(loop)
@@ -212,6 +246,7 @@ class _LoopPool:
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
         self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
             pools.conninfo,
+            connection_class=LoopConnection,
             configure=self._remember,
             reconnect_failed=_atry_again,
             **pools.pool_options,
@@ -315,7 +350,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _complete_conninfo(conninfo: str) -> str:
+def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     try:
         given = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as exc:
@@ -327,4 +362,7 @@ def _complete_conninfo(conninfo: str) -> str:
         "connect_timeout": _CONNECT_TIMEOUT,
         "fallback_application_name": "langgraph_durable",
     }
-    return make_conninfo(conninfo, **{k: v for k, v in defaults.items() if k not in given})
+    completed = {k: v for k, v in defaults.items() if k not in given}
+    for key, value in added.items():
+        completed[key] = f"{given[key]} {value}" if given.get(key) else value
+    return make_conninfo(conninfo, **completed)

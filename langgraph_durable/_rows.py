@@ -21,12 +21,15 @@ class CheckpointRow:
     format: int
     derived_ulid: uuid.UUID | None
     parent_checkpoint_id: str | None
+    root_checkpoint_id: str | None
     run_id: str | None
     checkpoint: Encoded
     metadata: Encoded
     metadata_index: Mapping[str, object]
-    versions: Mapping[str, str]
-    """Channel -> version, of every value the checkpoint names in channel_values."""
+    versions: Mapping[str, str | None]
+    """Channel -> version in channel_values, of every channel with a value; None if it is inside the checkpoint."""
+    delta_channels: Sequence[str]
+    """Channels whose values are replayed from what ancestors' tasks wrote."""
     values: dict[str, Encoded]
     """Channel -> value, of those that this put sends; the others are stored already."""
     encode_value: Callable[[str], Encoded]
@@ -36,6 +39,18 @@ class CheckpointRow:
         """Add the values of channels that the database was found to lack."""
         for channel in channels:
             self.values[channel] = self.encode_value(channel)
+
+
+@dataclass(slots=True)
+class Fold:
+    """Values of delta channels, to be stored at a checkpoint that had only what they are replayed from."""
+
+    checkpoint_ns: str
+    checkpoint_id: str
+    versions: Mapping[str, str]
+    values: Mapping[str, Encoded]
+    prove: Callable[[StoredCheckpoint], None]
+    """Raises unless the checkpoint, as stored then, has the state that it had before."""
 
 
 class WriteRow(NamedTuple):
@@ -68,8 +83,25 @@ class StoredCheckpoint:
     parent_checkpoint_id: str | None
     checkpoint: Encoded
     metadata: Encoded
-    versions: dict[str, str]
+    versions: dict[str, str | None]
     values: dict[str, Encoded] = field(default_factory=dict)
     writes: list[StoredWrite] = field(default_factory=list)
     parent_sends: list[StoredWrite] = field(default_factory=list)
     """Pending sends that a checkpoint of format v<4 keeps in its parent's writes."""
+
+
+@dataclass(slots=True)
+class StoredSeed:
+    """The value that a channel's replay starts from: one of its own, or one inside its checkpoint."""
+
+    checkpoint_id: str
+    value: Encoded | None = None
+    checkpoint: Encoded | None = None
+
+
+@dataclass(slots=True)
+class StoredHistory:
+    """What one channel is replayed from: the writes of its ancestors, oldest first, onto the seed, if any."""
+
+    writes: list[StoredWrite] = field(default_factory=list)
+    seed: StoredSeed | None = None

@@ -5,14 +5,18 @@ What is not obvious:
 - A put may name values it does not send. They are looked up by scalar subqueries, and elsewhere by LATERALs with
   a LIMIT or OFFSET, never by joins: a join is planned from estimates of rows per thread, which are worst for the
   few huge threads that matter.
-- A ULID's successor is its number plus one, done on the lower 64 bits; those of a ULID made here are never all
-  ones.
+- A checkpoint's ULID is what its id tells, unless that is not after what came before it: the head of its namespace
+  if its parent is stored, and the root graph's checkpoint that a subgraph's call started from. Then a clock is off,
+  and it is the successor of the thread's last. (Namespaces must agree: the runtime asks for a subgraph's
+  checkpoints before one of the root's.) A successor is the number plus one, done on the lower 64 bits; those of a
+  ULID made here are never all ones.
 - Statements that read checkpoints give rows of four kinds in one answer, so that one query, and so one
   snapshot, fetches checkpoints with their values and their writes: no prune can come between.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from psycopg import sql
@@ -37,7 +41,8 @@ def render(statement: Statement, schema: str) -> bytes:
 def render_script(statement: Statement, schema: str) -> bytes:
     """Return a statement's bytes for a schema, as Postgres reads them."""
     names = {"schema": sql.Identifier(schema), "schema_name": sql.Literal(schema)}
-    return sql.SQL(statement.text).format(**names).as_bytes(None)
+    # Without its indentation: psycopg parses a text of over 4,096 bytes anew at each call.
+    return re.sub(rb"\n +", b"\n", sql.SQL(statement.text).format(**names).as_bytes(None))
 
 
 # --- locks: transaction-scoped only, so that they hold behind pgbouncer and go with their transaction ---
@@ -59,74 +64,91 @@ WITH missing AS MATERIALIZED (
     FROM unnest(%(named_channels)s::text[], %(named_versions)s::text[]) AS n (channel, version)
     WHERE (
         SELECT 1 FROM {schema}.channel_values v
-        WHERE v.thread_id = %(thread_id)s::text AND v.checkpoint_ns = %(checkpoint_ns)s::text
+        WHERE v.thread_id = %(thread)s AND v.checkpoint_ns = %(ns)s
         AND v.channel = n.channel AND v.version = n.version
     ) IS NULL
 ), head AS MATERIALIZED (
-    SELECT ulid, replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
-    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+    SELECT ulid FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND ulid IS NOT NULL
     ORDER BY ulid DESC LIMIT 1
 ), parent AS MATERIALIZED (
     SELECT EXISTS (
         SELECT FROM {schema}.checkpoints
-        WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
-        AND checkpoint_id = %(parent_checkpoint_id)s::text
+        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
+    ) OR EXISTS (
+        SELECT FROM {schema}.ancestors
+        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
     ) AS stored
 ), verdict AS MATERIALIZED (
-    SELECT
-        EXISTS (SELECT FROM missing) AS missing,
-        NOT parent.stored AND %(parent_checkpoint_id)s::text IS NOT NULL AND EXISTS (
-            SELECT FROM {schema}.tombstones WHERE thread_id = %(thread_id)s::text
-        ) AS deleted
+    SELECT CASE
+        WHEN EXISTS (SELECT FROM missing) THEN 'values missing'
+        WHEN parent.stored OR %(parent)s::text IS NULL THEN 'fine'
+        WHEN EXISTS (SELECT FROM {schema}.tombstones WHERE thread_id = %(thread)s) THEN 'thread deleted'
+        WHEN cardinality(%(delta_channels)s::text[]) > 0
+        AND EXISTS (SELECT FROM {schema}.prunes WHERE thread_id = %(thread)s) THEN 'parent pruned'
+        ELSE 'fine'
+    END AS verdict
     FROM parent
 ), derived AS (
     SELECT coalesce(%(derived_ulid)s::uuid, (
         lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
         || right(replace(gen_random_uuid()::text, '-', ''), 20)
     )::uuid) AS ulid
+), root AS MATERIALIZED (
+    SELECT ulid FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s AND checkpoint_ns = '' AND checkpoint_id = %(root)s
 ), place AS (
     SELECT CASE
-        WHEN parent.stored AND head.ulid >= derived.ulid
+        WHEN parent.stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
         OR NOT parent.stored AND EXISTS (
             SELECT FROM {schema}.checkpoints c
-            WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = %(checkpoint_ns)s::text
+            WHERE c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s
             AND c.ulid = derived.ulid
         )
-        THEN (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
+        THEN (
+            SELECT (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
+            FROM (
+                SELECT replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
+                WHERE thread_id = %(thread)s AND ulid IS NOT NULL
+                ORDER BY ulid DESC LIMIT 1
+            ) AS last
+        )
         ELSE derived.ulid
     END AS ulid
-    FROM parent CROSS JOIN derived LEFT JOIN head ON true
+    FROM parent CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
 ), sent AS (
     INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
-    SELECT %(thread_id)s::text, %(checkpoint_ns)s::text, v.channel, v.version, v.type, v.data
+    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
     FROM unnest(
         %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[]
     ) AS v (channel, version, type, data)
-    CROSS JOIN verdict WHERE NOT verdict.missing AND NOT verdict.deleted
+    CROSS JOIN verdict WHERE verdict = 'fine'
     ON CONFLICT DO NOTHING
 ), restarted AS (
     DELETE FROM {schema}.tombstones
-    WHERE thread_id = %(thread_id)s::text AND %(checkpoint_ns)s::text = ''
-    AND %(parent_checkpoint_id)s::text IS NULL
+    WHERE thread_id = %(thread)s AND %(ns)s::text = ''
+    AND %(parent)s::text IS NULL
 ), stored AS (
     INSERT INTO {schema}.checkpoints (
-        thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, run_id, format, type, checkpoint,
-        metadata_type, metadata, metadata_index, value_channels, value_versions
+        thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, root_checkpoint_id, run_id, format,
+        type, checkpoint, metadata_type, metadata, metadata_index, value_channels, value_versions, delta_channels
     )
     SELECT
-        %(thread_id)s::text, %(checkpoint_ns)s::text, %(checkpoint_id)s::text, place.ulid,
-        nullif(%(parent_checkpoint_id)s::text, %(checkpoint_id)s::text), %(run_id)s::text, %(format)s::int,
-        %(type)s::text, %(checkpoint)s::bytea, %(metadata_type)s::text, %(metadata)s::bytea,
-        %(metadata_index)s::jsonb, %(value_channels)s::text[], %(value_versions)s::text[]
-    FROM verdict CROSS JOIN place WHERE NOT verdict.missing AND NOT verdict.deleted
+        %(thread)s::text, %(ns)s::text, %(id)s::text, place.ulid,
+        nullif(%(parent)s::text, %(id)s::text), %(root)s::text,
+        %(run_id)s::text, %(format)s::int, %(type)s::text, %(checkpoint)s::bytea,
+        %(metadata_type)s::text, %(metadata)s::bytea, %(metadata_index)s::jsonb,
+        %(value_channels)s::text[], %(value_versions)s::text[], %(delta_channels)s::text[]
+    FROM verdict CROSS JOIN place WHERE verdict = 'fine'
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,
         type = excluded.type, checkpoint = excluded.checkpoint,
         metadata_type = excluded.metadata_type, metadata = excluded.metadata,
         metadata_index = excluded.metadata_index,
-        value_channels = excluded.value_channels, value_versions = excluded.value_versions
+        value_channels = excluded.value_channels, value_versions = excluded.value_versions,
+        delta_channels = excluded.delta_channels
 )
-SELECT verdict.deleted, array(SELECT channel FROM missing) FROM verdict
+SELECT verdict, array(SELECT channel FROM missing) FROM verdict
 """)
 
 _PUT_WRITES: LiteralString = """
@@ -173,6 +195,7 @@ SELECT 1, n.thread_id, n.checkpoint_ns, n.channel, n.version, NULL, NULL, v.type
 FROM (
     SELECT DISTINCT p.thread_id, p.checkpoint_ns, n.channel, n.version
     FROM page p CROSS JOIN unnest(p.value_channels, p.value_versions) AS n (channel, version)
+    WHERE n.version IS NOT NULL
 ) n CROSS JOIN LATERAL (
     SELECT v.type, v.data FROM {schema}.channel_values v
     WHERE v.thread_id = n.thread_id AND v.checkpoint_ns = n.checkpoint_ns
@@ -236,7 +259,9 @@ def _list_one(scope: LiteralString) -> Statement:
 _THREAD: LiteralString = "thread_id = %(thread_id)s::text AND "
 _NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
 
-GET_LATEST = _read("thread_id = %s::text AND checkpoint_ns = %s::text ORDER BY ulid DESC LIMIT 1")
+GET_LATEST = _read(
+    "thread_id = %s::text AND checkpoint_ns = %s::text AND ulid IS NOT NULL ORDER BY ulid DESC LIMIT 1"
+)
 GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
 LIST_ALL = _list("")
 LIST_THREAD = _list(_THREAD)
@@ -246,10 +271,14 @@ LIST_ONE_IN_NAMESPACE = _list_one(_THREAD + _NAMESPACE)
 
 # A ULID may stand for the checkpoint it was given to, or be some runtime's own id, which comes first.
 FIND_BY_ULID = Statement("""
-SELECT checkpoint_id FROM {schema}.checkpoints
-WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
-AND (checkpoint_id = %(id)s::text OR ulid = %(ulid)s::uuid)
-ORDER BY checkpoint_id = %(id)s::text DESC LIMIT 1
+SELECT coalesce((
+    SELECT checkpoint_id FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text
+    AND checkpoint_id = %(id)s::text
+), (
+    SELECT checkpoint_id FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text AND ulid = %(ulid)s::uuid
+), %(id)s::text)
 """)
 
 FIND_ULID = Statement("""
@@ -260,17 +289,294 @@ ORDER BY ulid DESC LIMIT 1
 """)
 
 
-# --- delete ---
+# --- delta channels ---
 
-DELETE_THREAD = Statement("""
-WITH c AS (DELETE FROM {schema}.checkpoints WHERE thread_id = %(thread_id)s::text RETURNING 1),
-v AS (DELETE FROM {schema}.channel_values WHERE thread_id = %(thread_id)s::text RETURNING 1),
-s AS (DELETE FROM {schema}.segments WHERE thread_id = %(thread_id)s::text RETURNING 1),
-w AS (DELETE FROM {schema}.writes WHERE thread_id = %(thread_id)s::text RETURNING 1)
-INSERT INTO {schema}.tombstones (thread_id, ulid)
-SELECT %(thread_id)s::text, %(ulid)s::uuid WHERE EXISTS (SELECT FROM c)
-ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
+# The kinds of rows that a history gives. Columns: kind, an ancestor's checkpoint_id, then by kind
+#   ANCESTOR         parent_checkpoint_id, and, once for each of its writes, task_path, task_id, idx, channel, type,
+#                    value; the target itself comes first, with no checkpoint_id
+#   SEED_VALUE       -, -, -, -, channel, type, data; without type and data if the row is missing
+#   SEED_CHECKPOINT  -, -, -, -, channel, type, checkpoint: the value is inside
+ANCESTOR, SEED_VALUE, SEED_CHECKPOINT = range(3)
+
+# `wanted` are the channels not yet seeded when the walk comes to an ancestor, `remaining` those still not after it.
+# UNION, not UNION ALL: a parent chain that was damaged into a ring ends the walk instead of repeating it.
+GET_DELTA_HISTORY = Statement("""
+WITH RECURSIVE target AS (
+    SELECT parent_checkpoint_id AS parent FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = coalesce(%(id)s::text, (
+        SELECT checkpoint_id FROM {schema}.checkpoints
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND ulid IS NOT NULL
+        ORDER BY ulid DESC LIMIT 1
+    ))
+), walk (checkpoint_id, parent, value_channels, value_versions, wanted, remaining) AS (
+    SELECT NULL::text COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C",
+        %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C"
+    FROM target
+    UNION
+    SELECT a.checkpoint_id, a.parent_checkpoint_id, a.value_channels, a.value_versions, w.remaining,
+        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (a.value_channels))
+    FROM walk w CROSS JOIN LATERAL (
+        SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.checkpoints
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
+        UNION ALL
+        SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.ancestors
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
+        LIMIT 1
+    ) a
+    WHERE w.remaining <> '{{}}'
+), seed AS (
+    SELECT w.checkpoint_id, n.channel, n.version
+    FROM walk w CROSS JOIN unnest(w.value_channels, w.value_versions) AS n (channel, version)
+    WHERE n.channel = ANY (w.wanted)
+)
+SELECT 0, w.checkpoint_id, w.parent, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value
+FROM walk w LEFT JOIN LATERAL (
+    SELECT * FROM {schema}.writes x
+    WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text AND x.checkpoint_id = w.checkpoint_id
+    AND x.channel = ANY (w.wanted)
+    OFFSET 0
+) x ON true
+UNION ALL
+SELECT 1, s.checkpoint_id, NULL, NULL, NULL, NULL, s.channel, v.type, v.data
+FROM seed s LEFT JOIN LATERAL (
+    SELECT v.type, v.data FROM {schema}.channel_values v
+    WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = %(ns)s::text
+    AND v.channel = s.channel AND v.version = s.version
+    LIMIT 1
+) v ON true
+WHERE s.version IS NOT NULL
+UNION ALL
+SELECT 2, s.checkpoint_id, NULL, NULL, NULL, NULL, s.channel, c.type, c.checkpoint
+FROM seed s CROSS JOIN LATERAL (
+    SELECT type, checkpoint FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id
+    UNION ALL
+    SELECT type, checkpoint FROM {schema}.ancestors
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id
+    LIMIT 1
+) c
+WHERE s.version IS NULL
 """)
+
+
+# --- prune, erase, copy: all under the thread's exclusive lock ---
+
+NOW = Statement("SELECT now()")
+
+LIST_NODES = Statement("""
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, ulid, created_at,
+    root_checkpoint_id, run_id, format, delta_channels
+FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
+UNION ALL
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, NULL, NULL,
+    NULL, NULL, 4, NULL
+FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
+""")
+
+# Parameters of the statements that remove: parallel arrays of namespaces and ids (and channels or versions).
+
+LEAVE_ANCESTORS = Statement("""
+INSERT INTO {schema}.ancestors
+SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id,
+    CASE WHEN s.inside THEN c.type END, CASE WHEN s.inside THEN c.checkpoint END, s.channels, s.versions
+FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.checkpoints c
+    WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+    OFFSET 0
+) c
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(v.channel), '{{}}') AS channels, coalesce(array_agg(v.version), '{{}}') AS versions,
+        coalesce(bool_or(v.version IS NULL), false) AS inside
+    FROM unnest(c.value_channels, c.value_versions) AS v (channel, version)
+    WHERE (k.ns, k.id, v.channel) IN (
+        SELECT * FROM unnest(%(seed_ns)s::text[], %(seed_id)s::text[], %(seed_channel)s::text[])
+    )
+) s
+ON CONFLICT DO NOTHING
+""")
+
+DELETE_CHECKPOINTS = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.checkpoints c USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+    WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+    RETURNING pg_column_size(c.checkpoint) + pg_column_size(c.metadata) + pg_column_size(c.metadata_index)
+        + pg_column_size(c.value_channels) + pg_column_size(c.value_versions) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+DELETE_ANCESTORS = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.ancestors a USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+    WHERE a.thread_id = %(thread)s::text AND a.checkpoint_ns = k.ns AND a.checkpoint_id = k.id
+    RETURNING coalesce(pg_column_size(a.checkpoint), 0) + pg_column_size(a.value_channels) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+DELETE_WRITES = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.writes w USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+    WHERE w.thread_id = %(thread)s::text AND w.checkpoint_ns = k.ns AND w.checkpoint_id = k.id
+    AND NOT EXISTS (
+        SELECT FROM unnest(%(kept_ns)s::text[], %(kept_id)s::text[], %(kept_channel)s::text[]) AS x (ns, id, channel)
+        WHERE x.ns = w.checkpoint_ns AND x.id = w.checkpoint_id AND x.channel = w.channel
+    )
+    RETURNING pg_column_size(w.value) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+DELETE_VALUES = Statement("""
+WITH deleted AS (
+    DELETE FROM {schema}.channel_values v
+    USING unnest(%(ns)s::text[], %(channel)s::text[], %(version)s::text[]) AS k (ns, channel, version)
+    WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = k.ns AND v.channel = k.channel
+    AND v.version = k.version
+    RETURNING coalesce(pg_column_size(v.data), 0) + coalesce(pg_column_size(v.segments), 0) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
+FORGET_PARENTS = Statement("""
+UPDATE {schema}.checkpoints c SET parent_checkpoint_id = NULL
+FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
+WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+""")
+
+FOLD_CHANNELS = Statement("""
+WITH folded AS (
+    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
+    FROM unnest(%(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[])
+        AS v (channel, version, type, data)
+    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
+    SET type = excluded.type, data = excluded.data, segments = NULL
+)
+UPDATE {schema}.checkpoints SET
+    value_channels = value_channels || %(channels)s::text[], value_versions = value_versions || %(versions)s::text[],
+    delta_channels = nullif(array(
+        SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (%(channels)s::text[])
+    ), '{{}}')
+WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+AND delta_channels @> %(channels)s::text[]
+""")
+
+MARK_PRUNED = Statement("""
+INSERT INTO {schema}.prunes (thread_id) VALUES (%(thread)s::text)
+ON CONFLICT (thread_id) DO UPDATE SET pruned_at = now()
+""")
+
+ERASE_THREAD = Statement("""
+WITH c AS (
+    DELETE FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
+    RETURNING pg_column_size(checkpoint) + pg_column_size(metadata) + pg_column_size(metadata_index)
+        + pg_column_size(value_channels) + pg_column_size(value_versions) AS size
+), a AS (
+    DELETE FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
+    RETURNING coalesce(pg_column_size(checkpoint), 0) + pg_column_size(value_channels) AS size
+), v AS (
+    DELETE FROM {schema}.channel_values WHERE thread_id = %(thread)s::text
+    RETURNING coalesce(pg_column_size(data), 0) + coalesce(pg_column_size(segments), 0) AS size
+), s AS (
+    DELETE FROM {schema}.segments WHERE thread_id = %(thread)s::text RETURNING pg_column_size(data) AS size
+), w AS (
+    DELETE FROM {schema}.writes WHERE thread_id = %(thread)s::text RETURNING pg_column_size(value) AS size
+), p AS (
+    DELETE FROM {schema}.prunes WHERE thread_id = %(thread)s::text
+), t AS (
+    INSERT INTO {schema}.tombstones (thread_id, ulid)
+    SELECT %(thread)s::text, %(ulid)s::uuid WHERE EXISTS (SELECT FROM c)
+    ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
+)
+SELECT 'checkpoints', count(*), coalesce(sum(size), 0), now() FROM c
+UNION ALL SELECT 'ancestors', count(*), coalesce(sum(size), 0), now() FROM a
+UNION ALL SELECT 'channel_values', count(*), coalesce(sum(size), 0), now() FROM v
+UNION ALL SELECT 'segments', count(*), coalesce(sum(size), 0), now() FROM s
+UNION ALL SELECT 'writes', count(*), coalesce(sum(size), 0), now() FROM w
+""")
+
+# One statement, so one snapshot: a run that writes the source meanwhile is copied as of one moment.
+COPY_THREAD = Statement("""
+WITH taken AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = %(target)s::text) AS taken
+), c AS (
+    INSERT INTO {schema}.checkpoints
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, ulid, created_at, parent_checkpoint_id,
+        root_checkpoint_id, run_id, format, type, checkpoint, metadata_type, metadata, metadata_index,
+        value_channels, value_versions, delta_channels
+    FROM {schema}.checkpoints, taken WHERE thread_id = %(source)s::text AND NOT taken
+    RETURNING 1
+), a AS (
+    INSERT INTO {schema}.ancestors
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
+        value_channels, value_versions
+    FROM {schema}.ancestors, taken WHERE thread_id = %(source)s::text AND NOT taken
+), v AS (
+    INSERT INTO {schema}.channel_values
+    SELECT %(target)s::text, checkpoint_ns, channel, version, type, data, segments
+    FROM {schema}.channel_values, taken WHERE thread_id = %(source)s::text AND NOT taken
+), s AS (
+    INSERT INTO {schema}.segments
+    SELECT %(target)s::text, hash, data
+    FROM {schema}.segments, taken WHERE thread_id = %(source)s::text AND NOT taken
+), w AS (
+    INSERT INTO {schema}.writes
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, task_id, idx, task_path, channel, type, value
+    FROM {schema}.writes, taken WHERE thread_id = %(source)s::text AND NOT taken
+    ON CONFLICT DO NOTHING
+), p AS (
+    INSERT INTO {schema}.prunes
+    SELECT %(target)s::text, pruned_at
+    FROM {schema}.prunes, taken WHERE thread_id = %(source)s::text AND NOT taken
+    ON CONFLICT DO NOTHING
+), t AS (
+    DELETE FROM {schema}.tombstones
+    WHERE thread_id = %(target)s::text AND EXISTS (
+        SELECT FROM {schema}.checkpoints, taken WHERE thread_id = %(source)s::text AND NOT taken
+    )
+)
+SELECT taken, (SELECT count(*) FROM c) FROM taken
+""")
+
+FIND_THREADS_OF_RUNS = Statement(
+    "SELECT DISTINCT thread_id FROM {schema}.checkpoints WHERE run_id = ANY (%s::text[]) ORDER BY thread_id"
+)
+
+
+# --- sweep ---
+
+COUNT_THREADS = Statement("SELECT count(DISTINCT thread_id) FROM {schema}.checkpoints")
+
+# One step a thread: a DISTINCT would read every checkpoint.
+NEXT_THREADS = Statement("""
+WITH RECURSIVE t AS (
+    (SELECT thread_id FROM {schema}.checkpoints WHERE thread_id > %(after)s::text ORDER BY thread_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT c.thread_id FROM {schema}.checkpoints c WHERE c.thread_id > t.thread_id ORDER BY thread_id LIMIT 1)
+    FROM t WHERE t.thread_id IS NOT NULL
+)
+SELECT thread_id FROM t WHERE thread_id IS NOT NULL LIMIT %(count)s::int
+""")
+
+# Writes may come before their checkpoint, so those that are new are left; how old they are, their ids tell.
+LIST_ORPHAN_WRITES = Statement("""
+SELECT DISTINCT w.thread_id, w.checkpoint_ns, w.checkpoint_id FROM {schema}.writes w
+WHERE NOT EXISTS (
+    SELECT FROM {schema}.checkpoints c
+    WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id
+) AND NOT EXISTS (
+    SELECT FROM {schema}.ancestors a
+    WHERE a.thread_id = w.thread_id AND a.checkpoint_ns = w.checkpoint_ns AND a.checkpoint_id = w.checkpoint_id
+) AND NOT EXISTS (
+    SELECT FROM {schema}.checkpoints c
+    WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns
+    AND c.parent_checkpoint_id = w.checkpoint_id AND c.format < 4
+)
+""")
+
+FORGET_OLD_TOMBSTONES = Statement("DELETE FROM {schema}.tombstones WHERE deleted_at < now() - %s::interval")
 
 
 # --- schema ---

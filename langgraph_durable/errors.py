@@ -6,6 +6,10 @@
     ├── InvalidConfig          a config, filter, conninfo or argument cannot be used (also a ValueError)
     ├── UnserializableValue    a value cannot be stored; the message names its channel (also a TypeError)
     ├── ThreadDeleted          the thread was deleted while the run that saves was still going
+    ├── ParentPruned           the checkpoint that a run started from was pruned while it was going
+    ├── ThreadExists           a thread cannot be copied onto one that has checkpoints
+    ├── CompactionRefused      a thread would not have the same state after compaction
+    ├── PruneFailed            some threads could not be pruned; it carries the report of the others
     ├── SaverClosed            the saver, or a pool given to it, was closed
     └── EmbeddedPostgresError  the embedded Postgres cannot start
 
@@ -13,6 +17,12 @@ Database errors that none of these describes better reach the caller as psycopg 
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from langgraph_durable.reports import PruneReport
 
 
 class DurableError(Exception):
@@ -37,6 +47,35 @@ class UnserializableValue(DurableError, TypeError):
 
 class ThreadDeleted(DurableError):
     """The thread was deleted while the run that saves was still going; nothing was stored."""
+
+
+class ParentPruned(DurableError):
+    """The checkpoint that a run started from was pruned while it was going, and is needed; nothing was stored."""
+
+
+class ThreadExists(DurableError):
+    """A thread cannot be copied onto one that has checkpoints; nothing was copied."""
+
+
+class CompactionRefused(DurableError):
+    """A thread would not have the same state after compaction; nothing of it was changed."""
+
+
+class PruneFailed(DurableError):
+    """Some threads could not be pruned, after retries; the others were.
+
+    Attributes:
+        report: What was removed from the threads that were pruned.
+        failures: Thread id -> why it was not.
+    """
+
+    def __init__(self, report: PruneReport, failures: Mapping[str, Exception]) -> None:
+        names = ", ".join(f"{thread_id!r} ({exc})" for thread_id, exc in list(failures.items())[:3])
+        super().__init__(
+            f"{len(failures)} of the threads could not be pruned, the others were: {names}. Prune them again"
+        )
+        self.report = report
+        self.failures = failures
 
 
 class SaverClosed(DurableError):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -15,17 +15,15 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from typing_extensions import Self
-from ulid import ULID
 
-from langgraph_durable import _checkpoints, _codec, _config
+from langgraph_durable import _config
 from langgraph_durable import schema as _schema
-from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._connections import (
     AsyncConnections,
     AsyncGivenConnection,
@@ -34,15 +32,14 @@ from langgraph_durable._connections import (
     GivenConnection,
     GivenPool,
 )
-from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck, run_now
-from langgraph_durable._listing import Listing
+from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._pools import OwnPools
-from langgraph_durable._rows import StoredCheckpoint
-from langgraph_durable._ulids import show_ulid
+from langgraph_durable._saver_operations import SaverOperations
 from langgraph_durable.errors import InvalidConfig
+from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
 
 
-class DurableSaver(BaseCheckpointSaver[str]):
+class DurableSaver(SaverOperations):
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
 
     Make one with `from_conn_string`, call `setup()` once for a database, and compile graphs with it:
@@ -352,11 +349,191 @@ class DurableSaver(BaseCheckpointSaver[str]):
         A run of the thread that is still going gets ThreadDeleted at its next save, instead of bringing half
         of the thread back. A run that starts from an input afterwards starts the thread afresh.
         """
-        run_now(self._delete_thread(self._db, thread_id))
+        run_now(self._erase(self._db, thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread; see `delete_thread`."""
-        await self._delete_thread(self._adb, thread_id)
+        await self._erase(self._adb, thread_id)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that runs made, in every thread and namespace.
+
+        What surviving checkpoints' delta channels are replayed from stays; see `prune`.
+
+        Raises:
+            TypeError: `run_ids` is one str.
+            InvalidConfig: `filter_keys` leaves out run_id, so that the database cannot tell runs.
+        """
+        run_now(self._delete_for_runs(self._db, run_ids))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that runs made; see `delete_for_runs`."""
+        await self._delete_for_runs(self._adb, run_ids)
+
+    def erase(self, thread_id: str) -> EraseReceipt:
+        """Delete a thread as `delete_thread` does, and return a receipt: rows and bytes, time, ULID."""
+        return run_now(self._erase(self._db, thread_id))
+
+    async def aerase(self, thread_id: str) -> EraseReceipt:
+        """Delete a thread and return a receipt; see `erase`."""
+        return await self._erase(self._adb, thread_id)
+
+    # --- prune, copy, sweep ---
+
+    # A report, where LangGraph's method returns None: nobody depends on getting nothing.
+    def prune(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> PruneReport:
+        """Delete old checkpoints of threads; unknown threads are no error.
+
+        The state of every checkpoint that survives stays as it is: its values, its pending writes, and what its
+        delta channels are replayed from. The namespace of a subgraph's call goes with the root checkpoint that
+        it started from. Safe beside a running graph. Each thread is pruned in a transaction of its own.
+
+        Args:
+            thread_ids: The threads to prune.
+            strategy: "keep_latest", or "delete" for everything.
+            keep_last: How many checkpoints each namespace keeps; 1 by default.
+            older_than: Only checkpoints at least this old are deleted, by the server's clock at their put.
+            dry_run: Only count.
+
+        Returns:
+            Rows and bytes removed, by thread and table.
+
+        Raises:
+            TypeError: `thread_ids` is one str.
+            InvalidConfig: An argument cannot be used.
+            PruneFailed: Some threads could not be pruned; the others were.
+        """
+        policy = _config.require_policy(strategy, keep_last, older_than)
+        return run_now(self._prune(self._db, thread_ids, policy, dry_run))
+
+    async def aprune(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> PruneReport:
+        """Delete old checkpoints of threads; see `prune`."""
+        policy = _config.require_policy(strategy, keep_last, older_than)
+        return await self._prune(self._adb, thread_ids, policy, dry_run)
+
+    def compact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
+        """Fold the delta channels of threads into snapshots, then prune each namespace to its latest checkpoint.
+
+        Where `prune` must keep the ancestors that delta channels are replayed from, this keeps only the value.
+        That a thread's state is the same before and after is proved before anything is committed.
+
+        Args:
+            graph: The compiled graph of the threads, whose checkpointer is this saver.
+            thread_ids: The threads to compact; unknown ones are no error.
+
+        Raises:
+            TypeError: `thread_ids` is one str.
+            InvalidConfig: The graph has another saver, or none.
+            PruneFailed: Some threads could not be compacted, and are as they were; the others were.
+        """
+
+        async def get_state(config: RunnableConfig) -> Any:
+            return graph.get_state(config)
+
+        return run_now(self._compact(self._db, graph, get_state, thread_ids))
+
+    async def acompact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
+        """Fold the delta channels of threads, then prune them; see `compact`."""
+
+        async def get_state(config: RunnableConfig) -> Any:
+            return await graph.aget_state(config)
+
+        return await self._compact(self._adb, graph, get_state, thread_ids)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread, on the server: every checkpoint, value and write, in every namespace, as of one moment.
+
+        Raises:
+            InvalidConfig: Source and target are one.
+            ThreadExists: The target has checkpoints.
+
+        Round trips: 1.
+        """
+        run_now(self._copy_thread(self._db, source_thread_id, target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread; see `copy_thread`."""
+        await self._copy_thread(self._adb, source_thread_id, target_thread_id)
+
+    def sweep(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        keep_last: int | None = None,
+        dry_run: bool = False,
+        after: str = "",
+        progress: Callable[[SweepProgress], object] | None = None,
+    ) -> SweepReport:
+        """Prune every thread, one small transaction each, and remove writes whose checkpoint never came.
+
+        Args:
+            older_than: See `prune`.
+            keep_last: See `prune`.
+            dry_run: Only count.
+            after: Resume after this thread, as `progress` named it.
+            progress: Called after every few threads.
+
+        Raises:
+            InvalidConfig: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
+            PruneFailed: Some threads could not be pruned; the others were.
+        """
+        policy = _config.require_sweep_policy(keep_last, older_than)
+        return run_now(self._sweep(self._db, policy, dry_run, after, progress))
+
+    async def asweep(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        keep_last: int | None = None,
+        dry_run: bool = False,
+        after: str = "",
+        progress: Callable[[SweepProgress], object] | None = None,
+    ) -> SweepReport:
+        """Prune every thread; see `sweep`."""
+        policy = _config.require_sweep_policy(keep_last, older_than)
+        return await self._sweep(self._adb, policy, dry_run, after, progress)
+
+    # --- delta channels ---
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what delta channels are replayed from at the checkpoint that `config` names.
+
+        Returns:
+            For each channel the writes of the checkpoint's ancestors, oldest first, from the nearest ancestor
+            that has the channel's value; that value is its `seed`, absent if no ancestor has one.
+
+        Raises:
+            TypeError: `channels` is one str.
+            InvalidConfig: `config` names no thread.
+            CheckpointCorrupted: A stored row is missing or cannot be read; the message says which.
+
+        Round trips: 1, for any number of channels and ancestors.
+        """
+        return run_now(self._get_history(self._db, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what delta channels are replayed from; see `get_delta_channel_history`."""
+        return await self._get_history(self._adb, config, channels)
 
     # --- versions ---
 
@@ -370,101 +547,6 @@ class DurableSaver(BaseCheckpointSaver[str]):
             return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
         digits = current.partition(".")[0] if current else "0000000000"
         return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
-
-    # --- each operation, once, over either database ---
-
-    @property
-    def _db(self) -> BlockingDatabase:
-        if self._blocking is None:
-            raise InvalidConfig(
-                "a sync method was called on a saver that was given only async_pool=: pass pool= too, or use "
-                "DurableSaver.from_conn_string(...), which serves both"
-            )
-        return BlockingDatabase(self._blocking, self.schema, self._retry_timeout, self._schema_check)
-
-    @property
-    def _adb(self) -> AsyncDatabase:
-        if self._asynchronous is None:
-            raise InvalidConfig(
-                "an async method was called on a saver that was given only pool=: pass async_pool= too, or use "
-                "DurableSaver.from_conn_string(...), which serves both"
-            )
-        return AsyncDatabase(self._asynchronous, self.schema, self._retry_timeout, self._schema_check)
-
-    async def _put(
-        self,
-        db: Database,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        ref = _config.checkpoint_ref(config)
-        if ref.checkpoint_id is not None:
-            parent_id = await _checkpoints.resolve_checkpoint_id(db, ref, ref.checkpoint_id)
-            ref = replace(ref, checkpoint_id=parent_id)
-        row = _codec.encode_checkpoint(
-            self.serde, self._index_keys, ref, config, checkpoint, metadata, new_versions
-        )
-        await _checkpoints.put_checkpoint(db, row)
-        return _codec.config_of(row, row.checkpoint_id)
-
-    async def _put_writes(
-        self,
-        db: Database,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-    ) -> None:
-        ref, checkpoint_id = _config.stored_checkpoint_ref(config)
-        rows = _codec.encode_writes(self.serde, ref, writes, _config.require_text(task_id, "task_id"))
-        if rows:
-            await _checkpoints.put_writes(
-                db,
-                ref,
-                await _checkpoints.resolve_checkpoint_id(db, ref, checkpoint_id),
-                rows,
-                task_id,
-                _config.require_text(task_path, "task_path"),
-                last_wins=_codec.may_overwrite(writes),
-            )
-
-    async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
-        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
-        return self._decode(stored) if stored is not None else None
-
-    async def _get_ulid(self, db: Database, config: RunnableConfig) -> str | None:
-        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
-        return show_ulid(stored.ulid) if stored is not None else None
-
-    async def _delete_thread(self, db: Database, thread_id: str) -> None:
-        await _checkpoints.delete_thread(db, _config.require_thread_id(thread_id), ULID().to_uuid())
-
-    def _listing(
-        self,
-        config: RunnableConfig | None,
-        filter_: dict[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> Listing:
-        wanted = _config.require_filter(filter_)
-        walk = CheckpointWalk(
-            _config.checkpoint_ref(config) if config is not None else None,
-            _config.before_ref(before, config) if before is not None else None,
-            wanted,
-        )
-        return Listing(walk, self._decode, wanted, _config.require_limit(limit))
-
-    def _decode(self, stored: StoredCheckpoint) -> CheckpointTuple:
-        return _codec.decode_checkpoint(self.serde, stored, next_version=self.get_next_version)
-
-    @property
-    def _index_keys(self) -> Collection[str] | None:
-        # Asked at every put, since LangGraph and callers reassign serde.
-        if self._filter_keys is None and isinstance(self.serde, EncryptedSerializer):
-            return _codec.DEFAULT_FILTER_KEYS
-        return self._filter_keys
 
 
 def _given(pool: Any) -> BlockingConnections:

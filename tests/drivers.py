@@ -12,9 +12,10 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
 )
 
-from langgraph_durable import DurableSaver
+from langgraph_durable import DurableSaver, EraseReceipt, PruneReport, SweepReport
 
 
 class SyncDriver(BaseCheckpointSaver[Any]):
@@ -51,17 +52,35 @@ class SyncDriver(BaseCheckpointSaver[Any]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: Mapping[str, Any] | None = None,
+        filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        for found in self.inner.list(
-            config, filter=dict(filter) if filter is not None else None, before=before, limit=limit
-        ):
+        for found in self.inner.list(config, filter=filter, before=before, limit=limit):
             yield found
 
     async def adelete_thread(self, thread_id: str) -> None:
         self.inner.delete_thread(thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        self.inner.delete_for_runs(run_ids)
+
+    async def aerase(self, thread_id: str) -> EraseReceipt:
+        return self.inner.erase(thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], **options: Any) -> PruneReport:  # type: ignore[override]
+        return self.inner.prune(thread_ids, **options)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        self.inner.copy_thread(source_thread_id, target_thread_id)
+
+    async def asweep(self, **options: Any) -> SweepReport:
+        return self.inner.sweep(**options)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return self.inner.get_delta_channel_history(config=config, channels=channels)
 
     async def asetup(self, *, verify_only: bool = False) -> None:
         self.inner.setup(verify_only=verify_only)

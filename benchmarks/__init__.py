@@ -1,0 +1,1 @@
+"""Figures beside langgraph-checkpoint-postgres, on one server, in one run."""

@@ -1,0 +1,113 @@
+"""Measure two savers alike: interleaved rounds, medians, a ratio, a table, and JSON for the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from langgraph_durable import DurableSaver
+
+AnySaver = BaseCheckpointSaver[Any]
+POOL_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured piece of work: medians of its rounds."""
+
+    work: str
+    unit: str
+    ours: float
+    peers: float
+    target: float | None
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.peers
+
+
+@asynccontextmanager
+async def both_savers(server: str) -> AsyncIterator[tuple[DurableSaver, AnySaver]]:
+    """Our saver and the official one, each on a pool of 16, in one fresh database."""
+    name = f"durable_bench_{uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    conninfo = make_conninfo(server, dbname=name)
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    try:
+        async with (
+            DurableSaver.from_conn_string(conninfo, min_size=POOL_SIZE, max_size=POOL_SIZE) as ours,
+            AsyncConnectionPool[Any](
+                conninfo, min_size=POOL_SIZE, max_size=POOL_SIZE, kwargs=options, open=False
+            ) as pool,
+        ):
+            peer = AsyncPostgresSaver(pool)
+            await ours.asetup()
+            await peer.setup()
+            yield ours, peer
+    finally:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+async def compare(
+    work: str,
+    ours: Callable[[], Awaitable[float]],
+    peers: Callable[[], Awaitable[float]],
+    *,
+    unit: str = "ms",
+    target: float | None = None,
+    rounds: int = 7,
+) -> Figure:
+    """Run two measurements in turn, after one warm-up each, and take the medians of what they return."""
+    await ours()
+    await peers()
+    pairs = [(await ours(), await peers()) for _ in range(rounds)]
+    figure = Figure(
+        work, unit, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs), target
+    )
+    verdict = "" if target is None else f"   target <= {target:g}"
+    print(
+        f"{work:<52} {figure.ours:>9.3f} {figure.peers:>9.3f} {unit:<4} ratio {figure.ratio:5.2f}{verdict}",
+        flush=True,
+    )
+    return figure
+
+
+async def mean_ms(call: Callable[[], Awaitable[Any]], times: int) -> float:
+    """Return the mean duration of a call, in milliseconds."""
+    began = time.perf_counter()
+    for _ in range(times):
+        await call()
+    return (time.perf_counter() - began) * 1000 / times
+
+
+def write_json(figures: list[Figure], path: Path, server_version: str) -> None:
+    """Record figures with the machine and the versions that gave them."""
+    packages = ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg")
+    record = {
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "python": platform.python_version(),
+        "postgres": server_version,
+        "versions": {name: version(name) for name in packages},
+        "figures": [asdict(f) | {"ratio": f.ratio} for f in figures],
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")

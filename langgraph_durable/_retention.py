@@ -1,0 +1,259 @@
+"""The operations that remove and copy: each thread in a transaction of its own, under its exclusive lock.
+
+A put takes the lock shared, so what a run saves meanwhile comes wholly before or wholly after. Two prunes of one
+thread take turns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+
+from langgraph_durable import _statements as sql
+from langgraph_durable._checkpoints import assemble_page
+from langgraph_durable._database import Call, Database, Row, Session
+from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
+from langgraph_durable._rows import Fold
+from langgraph_durable._ulids import derive_ulid, show_ulid
+from langgraph_durable.errors import ThreadExists
+from langgraph_durable.reports import EraseReceipt, Removed
+
+Choice = Callable[[Sequence[Node], datetime], set[Key]]
+"""Chooses which of a thread's checkpoints survive, now by the server's clock."""
+
+_ORPHAN_AGE = timedelta(days=1)
+_TOMBSTONE_AGE = timedelta(days=30)
+
+
+class _DryRun(Exception):
+    """Rolls a transaction back that was only to count."""
+
+    def __init__(self, removed: Removed) -> None:
+        self.removed = removed
+
+
+async def list_nodes(db: Database, thread_id: str) -> list[Node]:
+    """Fetch what pruning needs to know of a thread.
+
+    Round trips: 1.
+    """
+    return [_node(row) for row in await db.fetch(sql.LIST_NODES, {"thread": thread_id})]
+
+
+async def remove_checkpoints(
+    db: Database, thread_id: str, choose: Choice, *, dry_run: bool, folds: Sequence[Fold] = ()
+) -> Removed:
+    """Delete the checkpoints of a thread that are not chosen to survive, and all that nothing needs any more.
+
+    First it stores `folds`, each proved before anything is deleted or committed.
+
+    A dry run does the same and rolls it back, so that its numbers are the true ones.
+
+    Round trips: 2 besides those of the transaction. Transaction: its own.
+    """
+
+    async def work(session: Session) -> Removed:
+        for fold in folds:
+            await _store_fold(session, thread_id, fold)
+        _, [(now,)], rows = await session.pipeline(
+            (sql.LOCK_THREAD, (thread_id,)), (sql.NOW, None), (sql.LIST_NODES, {"thread": thread_id})
+        )
+        nodes = [_node(row) for row in rows]
+        plan = plan_removal(nodes, choose(nodes, now))
+        removed = await _carry_out(session, thread_id, plan)
+        if dry_run:
+            raise _DryRun(removed)
+        return removed
+
+    try:
+        return await db.run(work, transaction=True)
+    except _DryRun as counted:
+        return counted.removed
+
+
+async def _store_fold(session: Session, thread_id: str, fold: Fold) -> None:
+    parameters = {
+        "thread": thread_id,
+        "ns": fold.checkpoint_ns,
+        "id": fold.checkpoint_id,
+        "channels": list(fold.values),
+        "versions": [fold.versions[channel] for channel in fold.values],
+        "types": [kind for kind, _ in fold.values.values()],
+        "data": [data for _, data in fold.values.values()],
+    }
+    *_, rows = await session.pipeline(
+        (sql.LOCK_THREAD, (thread_id,)),
+        (sql.FOLD_CHANNELS, parameters),
+        (sql.GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
+    )
+    for stored in assemble_page(rows):  # none if it was deleted since it was read
+        fold.prove(stored)
+
+
+def _node(row: Row) -> Node:
+    ns, id_, parent, channels, versions, ulid, created_at, root, run_id, format_, deltas = row
+    values = dict(zip(channels, versions, strict=True))
+    return Node(ns, id_, parent, values, ulid, created_at, root, run_id, format_, tuple(deltas or ()))
+
+
+async def _carry_out(session: Session, thread_id: str, plan: Plan) -> Removed:
+    thread = {"thread": thread_id}
+    kept = _columns(plan.kept_writes, "kept_ns", "kept_id", "kept_channel")
+    seeds = _columns(plan.seeds, "seed_ns", "seed_id", "seed_channel")
+    counted: dict[str, Call] = {}
+    uncounted: list[Call] = []
+    if plan.new_ancestors:
+        uncounted.append((sql.LEAVE_ANCESTORS, thread | _columns(plan.new_ancestors, "ns", "id") | seeds))
+    if plan.orphans:
+        uncounted.append((sql.FORGET_PARENTS, thread | _columns(plan.orphans, "ns", "id")))
+    if plan.checkpoints:
+        uncounted.append((sql.MARK_PRUNED, thread))
+        counted["checkpoints"] = (sql.DELETE_CHECKPOINTS, thread | _columns(plan.checkpoints, "ns", "id"))
+    if plan.old_ancestors:
+        counted["ancestors"] = (sql.DELETE_ANCESTORS, thread | _columns(plan.old_ancestors, "ns", "id"))
+    if plan.stripped:
+        counted["writes"] = (sql.DELETE_WRITES, thread | _columns(plan.stripped, "ns", "id") | kept)
+    if plan.values:
+        columns = _columns(plan.values, "ns", "channel", "version")
+        counted["channel_values"] = (sql.DELETE_VALUES, thread | columns)
+    if not counted and not uncounted:
+        return Removed({}, {})
+    answers = (await session.pipeline(*uncounted, *counted.values()))[len(uncounted) :]
+    numbers = {table: answer[0] for table, answer in zip(counted, answers, strict=True) if answer[0][0]}
+    return Removed({t: int(n) for t, (n, _) in numbers.items()}, {t: int(b) for t, (_, b) in numbers.items()})
+
+
+def _columns(rows: Iterable[tuple[str, ...]], *names: str) -> dict[str, list[str]]:
+    """Turn rows into parallel arrays, as unnest takes them."""
+    ordered = sorted(rows)
+    return {name: [row[i] for row in ordered] for i, name in enumerate(names)}
+
+
+def keep_newest(keep_last: int, older_than: timedelta | None) -> Choice:
+    """Choose by age: the newest of each namespace survive, and what is younger than `older_than`."""
+
+    def choose(nodes: Sequence[Node], now: datetime) -> set[Key]:
+        return newest_survive(nodes, keep_last, now - older_than if older_than is not None else None)
+
+    return choose
+
+
+def keep_other_runs(run_ids: Sequence[str]) -> Choice:
+    """Choose every checkpoint that none of these runs made."""
+    doomed = set(run_ids)
+    return lambda nodes, _: {
+        node.key for node in nodes if node.ulid is not None and node.run_id not in doomed
+    }
+
+
+async def threads_of_runs(db: Database, run_ids: Sequence[str]) -> list[str]:
+    """Return the threads that runs made checkpoints in."""
+    return [thread_id for (thread_id,) in await db.fetch(sql.FIND_THREADS_OF_RUNS, (list(run_ids),))]
+
+
+async def erase_thread(db: Database, thread_id: str, ulid: uuid.UUID) -> EraseReceipt:
+    """Delete a thread, leaving a tombstone under `ulid` if there was one to delete.
+
+    Round trips: 1. Transaction: its own.
+    """
+    rows = await db.pipeline(*_erasure(thread_id, ulid))
+    return EraseReceipt(thread_id, show_ulid(ulid), rows[0][3], _erased(rows))
+
+
+async def erase(db: Database, thread_id: str, ulid: uuid.UUID, *, dry_run: bool) -> Removed:
+    """Delete a thread, or count what that would delete, by rolling it back."""
+    if not dry_run:
+        return (await erase_thread(db, thread_id, ulid)).removed
+
+    async def work(session: Session) -> Removed:
+        raise _DryRun(_erased((await session.pipeline(*_erasure(thread_id, ulid)))[-1]))
+
+    try:
+        return await db.run(work, transaction=True)
+    except _DryRun as counted:
+        return counted.removed
+
+
+def _erasure(thread_id: str, ulid: uuid.UUID) -> list[Call]:
+    return [(sql.LOCK_THREAD, (thread_id,)), (sql.ERASE_THREAD, {"thread": thread_id, "ulid": ulid})]
+
+
+def _erased(rows: Sequence[Row]) -> Removed:
+    gone = [row for row in rows if row[1]]
+    return Removed({table: n for table, n, _, _ in gone}, {table: int(size) for table, _, size, _ in gone})
+
+
+async def copy_thread(db: Database, source: str, target: str) -> None:
+    """Copy a thread on the server, as of one moment; an unknown source copies nothing.
+
+    Raises:
+        ThreadExists: The target has checkpoints.
+
+    Round trips: 1. Transaction: its own.
+    """
+    locks: list[Call] = [(sql.LOCK_THREAD_SHARED, (source,)), (sql.LOCK_THREAD, (target,))]
+    if source > target:  # always in one order, so that two copies cannot wait for each other
+        locks.reverse()
+    rows = await db.pipeline(*locks, (sql.COPY_THREAD, {"source": source, "target": target}))
+    if rows[0][0]:
+        raise ThreadExists(
+            f"thread {target!r} has checkpoints, and {source!r} was not copied onto it: choose another target, or "
+            "delete_thread it first"
+        )
+
+
+# --- sweep ---
+
+
+async def count_threads(db: Database) -> int:
+    """Count the threads that have checkpoints."""
+    [(count,)] = await db.fetch(sql.COUNT_THREADS)
+    return int(count)
+
+
+async def next_threads(db: Database, after: str, count: int) -> list[str]:
+    """Return the next threads in the order of their ids."""
+    rows = await db.fetch(sql.NEXT_THREADS, {"after": after, "count": count})
+    return [thread_id for (thread_id,) in rows]
+
+
+async def sweep_orphans(db: Database, *, dry_run: bool) -> int:
+    """Delete the writes, a day old or more, whose checkpoint never came, and tombstones a month old.
+
+    Returns:
+        How many writes.
+    """
+    [(now,)] = await db.fetch(sql.NOW)
+    young = int((now - _ORPHAN_AGE).timestamp() * 1000)
+    by_thread: dict[str, set[Key]] = {}
+    for thread_id, ns, id_ in await db.fetch(sql.LIST_ORPHAN_WRITES):
+        ulid = derive_ulid(id_)
+        if ulid is not None and ulid.int >> 80 < young:
+            by_thread.setdefault(thread_id, set()).add((ns, id_))
+    swept = 0
+    for thread_id, keys in by_thread.items():
+        swept += await _remove_writes(db, thread_id, keys, dry_run=dry_run)
+    if not dry_run:
+        await db.fetch(sql.FORGET_OLD_TOMBSTONES, (_TOMBSTONE_AGE,))
+    return swept
+
+
+async def _remove_writes(db: Database, thread_id: str, keys: set[Key], *, dry_run: bool) -> int:
+    none = _columns((), "kept_ns", "kept_id", "kept_channel")
+
+    async def work(session: Session) -> Removed:
+        thread = {"thread": thread_id}
+        _, nodes = await session.pipeline((sql.LOCK_THREAD, (thread_id,)), (sql.LIST_NODES, thread))
+        orphaned = keys - {(ns, id_) for ns, id_, *_ in nodes}  # those whose checkpoint came since stay
+        rows = await session.fetch(sql.DELETE_WRITES, thread | _columns(orphaned, "ns", "id") | none)
+        removed = Removed({"writes": int(rows[0][0])}, {"writes": int(rows[0][1])})
+        if dry_run:
+            raise _DryRun(removed)
+        return removed
+
+    try:
+        removed = await db.run(work, transaction=True)
+    except _DryRun as counted:
+        removed = counted.removed
+    return removed.rows["writes"]

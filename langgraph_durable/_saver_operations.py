@@ -1,0 +1,272 @@
+"""What each method of the saver does, written once, over either database: check, encode, operate, decode."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from ulid import ULID
+
+from langgraph_durable import _checkpoints, _codec, _config, _history, _retention
+from langgraph_durable._checkpoints import CheckpointWalk
+from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
+from langgraph_durable._config import Policy
+from langgraph_durable._connections import AsyncConnections, BlockingConnections
+from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
+from langgraph_durable._listing import Listing
+from langgraph_durable._pruning import newest_survive
+from langgraph_durable._rows import Fold, StoredCheckpoint
+from langgraph_durable._ulids import show_ulid
+from langgraph_durable.errors import CompactionRefused, InvalidConfig, PruneFailed
+from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
+
+_SWEEP_BATCH = 50
+
+
+class SaverOperations(BaseCheckpointSaver[str]):
+    """The half of DurableSaver that does not wait."""
+
+    schema: str
+    _blocking: BlockingConnections | None
+    _asynchronous: AsyncConnections | None
+    _filter_keys: Collection[str] | None
+    _retry_timeout: float
+    _schema_check: SchemaCheck
+
+    @property
+    def _db(self) -> BlockingDatabase:
+        if self._blocking is None:
+            raise InvalidConfig(
+                "a sync method was called on a saver that was given only async_pool=: pass pool= too, or use "
+                "DurableSaver.from_conn_string(...), which serves both"
+            )
+        return BlockingDatabase(self._blocking, self.schema, self._retry_timeout, self._schema_check)
+
+    @property
+    def _adb(self) -> AsyncDatabase:
+        if self._asynchronous is None:
+            raise InvalidConfig(
+                "an async method was called on a saver that was given only pool=: pass async_pool= too, or use "
+                "DurableSaver.from_conn_string(...), which serves both"
+            )
+        return AsyncDatabase(self._asynchronous, self.schema, self._retry_timeout, self._schema_check)
+
+    async def _put(
+        self,
+        db: Database,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        ref = _config.checkpoint_ref(config)
+        if ref.checkpoint_id is not None:
+            parent_id = await _checkpoints.resolve_checkpoint_id(db, ref, ref.checkpoint_id)
+            ref = replace(ref, checkpoint_id=parent_id)
+        row = _codec.encode_checkpoint(
+            self.serde, self._index_keys, ref, config, checkpoint, metadata, new_versions
+        )
+        await _checkpoints.put_checkpoint(db, row)
+        return _codec.config_of(row, row.checkpoint_id)
+
+    async def _put_writes(
+        self,
+        db: Database,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> None:
+        ref, checkpoint_id = _config.stored_checkpoint_ref(config)
+        rows = _codec.encode_writes(self.serde, ref, writes, _config.require_text(task_id, "task_id"))
+        if rows:
+            await _checkpoints.put_writes(
+                db,
+                ref,
+                await _checkpoints.resolve_checkpoint_id(db, ref, checkpoint_id),
+                rows,
+                task_id,
+                _config.require_text(task_path, "task_path"),
+                last_wins=_codec.may_overwrite(writes),
+            )
+
+    async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
+        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
+        return self._decode(stored) if stored is not None else None
+
+    async def _get_ulid(self, db: Database, config: RunnableConfig) -> str | None:
+        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
+        return show_ulid(stored.ulid) if stored is not None else None
+
+    async def _erase(self, db: Database, thread_id: str) -> EraseReceipt:
+        return await _retention.erase_thread(db, _config.require_thread_id(thread_id), _new_ulid())
+
+    async def _delete_for_runs(self, db: Database, run_ids: Sequence[str]) -> None:
+        wanted = _config.require_ids(run_ids, "run_ids")
+        if self._index_keys is not None and "run_id" not in self._index_keys:
+            raise InvalidConfig(
+                "delete_for_runs cannot tell the runs: this saver's filter_keys leave out run_id. Make it with "
+                "filter_keys that have it"
+            )
+        threads = await _retention.threads_of_runs(db, wanted) if wanted else []
+        await self._remove_from(db, threads, _retention.keep_other_runs(wanted), dry_run=False)
+
+    async def _prune(
+        self, db: Database, thread_ids: Sequence[str], policy: Policy, dry_run: bool
+    ) -> PruneReport:
+        wanted = _config.require_ids(thread_ids, "thread_ids")
+        if policy.keep_last > 0:
+            choose = _retention.keep_newest(policy.keep_last, policy.older_than)
+            return await self._remove_from(db, wanted, choose, dry_run=dry_run)
+        threads = {}
+        for thread_id in wanted:
+            removed = await _retention.erase(db, thread_id, _new_ulid(), dry_run=dry_run)
+            if removed.total_rows:
+                threads[thread_id] = removed
+        return PruneReport(threads, dry_run)
+
+    async def _compact(
+        self, db: Database, graph: Any, get_state: GetState, thread_ids: Sequence[str]
+    ) -> PruneReport:
+        wanted = _config.require_ids(thread_ids, "thread_ids")
+        if not self._is_of(graph):
+            raise InvalidConfig(
+                "compact needs a graph compiled with this saver, since it folds channels with the graph's own "
+                "reducers: builder.compile(checkpointer=saver)"
+            )
+        newest = _retention.keep_newest(1, None)
+
+        async def fold(thread_id: str) -> list[Fold]:
+            nodes = await _retention.list_nodes(db, thread_id)
+            survivors = newest_survive(nodes, 1, None)
+            latest = [n for n in nodes if n.key in survivors and n.delta_channels]
+            folded = [n for n in latest if graph_has(graph, n.checkpoint_ns)]
+            folds = [
+                await fold_checkpoint(db, thread_id, node, get_state, self.serde, self._decode)
+                for node in folded
+            ]
+            return [made for made in folds if made is not None]
+
+        return await self._remove_from(db, wanted, newest, dry_run=False, fold=fold)
+
+    def _is_of(self, graph: Any) -> bool:
+        """Tell whether a graph has this saver, or a clone of it, which shares its connections."""
+        saver = getattr(graph, "checkpointer", None)
+        if not isinstance(saver, SaverOperations):
+            return False
+        mine, its = (self._blocking, self._asynchronous), (saver._blocking, saver._asynchronous)
+        return mine == its and self.schema == saver.schema
+
+    async def _remove_from(
+        self,
+        db: Database,
+        thread_ids: Iterable[str],
+        choose: _retention.Choice,
+        *,
+        dry_run: bool,
+        fold: Callable[[str], Awaitable[list[Fold]]] | None = None,
+    ) -> PruneReport:
+        threads: dict[str, Removed] = {}
+        failures: dict[str, Exception] = {}
+        for thread_id in thread_ids:
+            try:
+                folds = await fold(thread_id) if fold is not None else []
+                removed = await _retention.remove_checkpoints(
+                    db, thread_id, choose, dry_run=dry_run, folds=folds
+                )
+            except (psycopg.Error, CompactionRefused) as exc:
+                failures[thread_id] = exc
+                continue
+            if removed.total_rows:
+                threads[thread_id] = removed
+        report = PruneReport(threads, dry_run)
+        if failures:
+            raise PruneFailed(report, failures) from next(iter(failures.values()))
+        return report
+
+    async def _copy_thread(self, db: Database, source: str, target: str) -> None:
+        source, target = _config.require_thread_id(source), _config.require_thread_id(target)
+        if source == target:
+            raise InvalidConfig(f"thread {source!r} cannot be copied onto itself: choose another target")
+        await _retention.copy_thread(db, source, target)
+
+    async def _sweep(
+        self,
+        db: Database,
+        policy: Policy,
+        dry_run: bool,
+        after: str,
+        progress: Callable[[SweepProgress], object] | None,
+    ) -> SweepReport:
+        choose = _retention.keep_newest(policy.keep_last, policy.older_than)
+        total = await _retention.count_threads(db) if progress is not None else 0
+        seen, pruned, removed = 0, 0, Removed({}, {})
+        failures: dict[str, Exception] = {}
+        while batch := await _retention.next_threads(db, after, _SWEEP_BATCH):
+            try:
+                report = await self._remove_from(db, batch, choose, dry_run=dry_run)
+            except PruneFailed as exc:
+                report = exc.report
+                failures |= exc.failures
+            after = batch[-1]
+            seen, pruned = seen + len(batch), pruned + len(report.threads)
+            removed = Removed.sum([removed, report.total])
+            if progress is not None:
+                progress(SweepProgress(after, seen, total, removed))
+        if failures:
+            raise PruneFailed(PruneReport({}, dry_run), failures) from next(iter(failures.values()))
+        orphans = await _retention.sweep_orphans(db, dry_run=dry_run)
+        return SweepReport(seen, pruned, removed, orphans, dry_run)
+
+    async def _get_history(
+        self, db: Database, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        wanted = _config.require_ids(channels, "channels")
+        if not wanted:
+            return {}
+        ref = _config.checkpoint_ref(config)
+        where = f"thread {ref.thread_id!r}, namespace {ref.namespace!r}, checkpoint {ref.checkpoint_id!r}"
+        found = await _history.get_delta_history(db, ref, wanted)
+        return {c: _codec.decode_history(self.serde, c, history, where) for c, history in found.items()}
+
+    def _listing(
+        self,
+        config: RunnableConfig | None,
+        filter_: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Listing:
+        wanted = _config.require_filter(filter_)
+        walk = CheckpointWalk(
+            _config.checkpoint_ref(config) if config is not None else None,
+            _config.before_ref(before, config) if before is not None else None,
+            wanted,
+        )
+        return Listing(walk, self._decode, wanted, _config.require_limit(limit))
+
+    def _decode(self, stored: StoredCheckpoint) -> CheckpointTuple:
+        return _codec.decode_checkpoint(self.serde, stored, next_version=self.get_next_version)
+
+    @property
+    def _index_keys(self) -> Collection[str] | None:
+        # Asked at every put, since LangGraph and callers reassign serde.
+        if self._filter_keys is None and isinstance(self.serde, EncryptedSerializer):
+            return _codec.DEFAULT_FILTER_KEYS
+        return self._filter_keys
+
+
+def _new_ulid() -> uuid.UUID:
+    return uuid.UUID(bytes=ULID().bytes)

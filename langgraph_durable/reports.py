@@ -1,0 +1,88 @@
+"""What pruning, deleting and sweeping report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Rows and bytes that were removed, by table.
+
+    Bytes are those of the stored columns, compressed as they are on disk, without indexes and row headers.
+    """
+
+    rows: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all tables."""
+        return sum(self.rows.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(self.bytes.values())
+
+    @classmethod
+    def sum(cls, parts: Iterable[Removed]) -> Removed:
+        """Add up what was removed in several places."""
+        rows: Counter[str] = Counter()
+        bytes_: Counter[str] = Counter()
+        for part in parts:
+            rows.update(part.rows)
+            bytes_.update(part.bytes)
+        return cls(dict(rows), dict(bytes_))
+
+
+@dataclass(frozen=True, slots=True)
+class PruneReport:
+    """What a prune removed, or, of a dry run, would remove."""
+
+    threads: Mapping[str, Removed]
+    """Thread id -> what it lost; threads that lost nothing are not in it."""
+    dry_run: bool
+
+    @property
+    def total(self) -> Removed:
+        """What all threads lost together."""
+        return Removed.sum(self.threads.values())
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReceipt:
+    """Proof that a thread was erased."""
+
+    thread_id: str
+    ulid: str
+    """Names this erasure; the tombstone in the database carries it too."""
+    erased_at: datetime
+    """By the server's clock."""
+    removed: Removed
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep removed, or, of a dry run, would remove."""
+
+    threads_seen: int
+    threads_pruned: int
+    removed: Removed
+    orphan_writes: int
+    """Writes removed whose checkpoint never came: of runs that died, or went on after their thread was deleted."""
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """How far a sweep has come: pass `after` to resume it there."""
+
+    after: str
+    """The last thread that was swept; threads are swept in the order of their ids."""
+    threads_seen: int
+    threads_total: int
+    removed: Removed = field(default_factory=lambda: Removed({}, {}))

@@ -1,0 +1,63 @@
+"""The README's code runs, in order, as one program."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readmes_code_runs(empty_conninfo: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 5
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(blocks))
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", str(program)],
+        env=os.environ | {"DATABASE_URL": empty_conninfo, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    first, second, freed = ended.stdout.splitlines()
+    assert (first, second) == ("Message 1, noted.", "Message 3, noted.")
+    assert freed.endswith(" bytes could go")
+
+
+@pytest.mark.parametrize("command", ["make demo", "make test", "make check", "make bench", "make help"])
+def test_the_commands_exist(command: str) -> None:
+    target = command.removeprefix("make ")
+    assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    if target != "help":
+        assert command in (ROOT / "README.md").read_text()
+
+
+def test_the_demo_tells_its_story(empty_conninfo: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")],
+        env=os.environ | {"DATABASE_URL": empty_conninfo, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for line in (
+        "killed with SIGKILL",
+        "left in Postgres: 6 messages, next node ('tools',)",
+        "1 x tool find_flight",
+        "2 x tool book: started",
+        "1 x tool book: done",
+        "the same answer again: You fly with TP 532 and stay at Hotel Tejo. Have a good trip!",
+        "in the fork the tool said: Pensao Alfama, Lisbon",
+        "in the original it still says: Hotel Tejo, Lisbon",
+    ):
+        assert line in ended.stdout, ended.stdout

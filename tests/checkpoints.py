@@ -1,0 +1,51 @@
+"""Checkpoints to put, as the runtime makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
+
+from tests.drivers import Saver
+
+
+def config_for(
+    thread_id: Any = None, checkpoint_id: str | None = None, checkpoint_ns: str = ""
+) -> RunnableConfig:
+    configurable = {"thread_id": thread_id or str(uuid4()), "checkpoint_ns": checkpoint_ns}
+    return {"configurable": configurable | ({"checkpoint_id": checkpoint_id} if checkpoint_id else {})}
+
+
+def checkpoint_with(values: dict[str, Any] | None = None, **others: Any) -> Checkpoint:
+    made = empty_checkpoint()
+    made["v"] = 4
+    made["channel_values"] = values or {}
+    made["channel_versions"] = dict.fromkeys(values or {}, f"{1:010}.{uuid4().hex[:13]}")
+    made.update(others)  # type: ignore[typeddict-item]
+    return made
+
+
+async def put(
+    saver: Saver,
+    config: RunnableConfig,
+    values: dict[str, Any] | None = None,
+    *,
+    metadata: CheckpointMetadata | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> RunnableConfig:
+    checkpoint = checkpoint or checkpoint_with(values)
+    return await saver.aput(
+        config, checkpoint, metadata or {"source": "loop", "step": 0}, checkpoint["channel_versions"]
+    )
+
+
+async def get_values(saver: Saver, config: RunnableConfig) -> dict[str, Any]:
+    found = await saver.aget_tuple(config)
+    assert found is not None
+    return found.checkpoint["channel_values"]
+
+
+async def listed_ids(saver: Saver, config: RunnableConfig | None, **options: Any) -> list[str]:
+    return [t.checkpoint["id"] async for t in saver.alist(config, **options)]

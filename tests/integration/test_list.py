@@ -1,0 +1,200 @@
+"""Listing: filters, pages, and what may go on meanwhile."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
+
+from langgraph_durable import DurableSaver
+from langgraph_durable._checkpoints import CheckpointWalk
+from langgraph_durable._config import filter_matches
+from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
+from tests.drivers import Saver
+
+
+async def put_chain(saver: Saver, count: int, thread_id: str = "t", ns: str = "") -> list[str]:
+    """Put checkpoints, each the parent of the next, and return their ids, newest first."""
+    config = config_for(thread_id, checkpoint_ns=ns)
+    ids: list[str] = []
+    for step in range(count):
+        metadata: Any = {
+            "source": "input" if step % 3 == 0 else "loop",
+            "step": step,
+            "none": None,
+            "nested": {"a": {"b": step % 2}, "list": [1, {"c": step}]},
+        }
+        config = await put(saver, config, {"n": [step]}, metadata=metadata)
+        ids.insert(0, config["configurable"]["checkpoint_id"])
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("wanted", "steps"),
+    [
+        ({}, [6, 5, 4, 3, 2, 1, 0]),
+        ({"source": "input"}, [6, 3, 0]),
+        ({"source": "input", "step": 3}, [3]),
+        ({"step": 3.0}, [3]),
+        ({"none": None}, [6, 5, 4, 3, 2, 1, 0]),
+        ({"absent": None}, []),
+        ({"source": None}, []),
+        ({"nested": {"a": {"b": 1}}}, [5, 3, 1]),
+        ({"nested": {"list": [{"c": 4}]}}, [4]),
+        ({"nested": {"list": [1]}, "source": "loop"}, [5, 4, 2, 1]),
+        ({"nested": {}}, [6, 5, 4, 3, 2, 1, 0]),
+        ({"step": "3"}, []),
+        ({"step": True}, []),
+        ({"source": "lo\0op"}, []),
+        ({"source": "\ud800"}, []),
+    ],
+)
+async def test_filter(driven: Saver, wanted: dict[str, Any], steps: list[int]) -> None:
+    await put_chain(driven, 7)
+    found = [t.metadata["step"] async for t in driven.alist(config_for("t"), filter=wanted)]
+    assert found == steps
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from(["a", "b", ""])
+    | st.sampled_from([1.0, 0.5]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.fixture(scope="module")
+def connection(server: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(server, autocommit=True) as connection:
+        yield connection
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    metadata=st.dictionaries(st.sampled_from("abc"), JSON),
+    wanted=st.dictionaries(st.sampled_from("abc"), JSON),
+)
+def test_a_filter_matches_as_jsonb_containment_does(
+    connection: psycopg.Connection[Any], metadata: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    row = connection.execute("SELECT %s::jsonb @> %s::jsonb", (Jsonb(metadata), Jsonb(wanted))).fetchone()
+    assert row == (filter_matches(metadata, wanted),)
+
+
+async def test_limit_and_before_combine(driven: Saver) -> None:
+    ids = await put_chain(driven, 6)
+    before = config_for("t", ids[1])
+    assert await listed_ids(driven, config_for("t"), limit=0) == []
+    assert await listed_ids(driven, config_for("t"), limit=2) == ids[:2]
+    assert await listed_ids(driven, config_for("t"), before=before) == ids[2:]
+    assert await listed_ids(driven, config_for("t"), before=before, limit=2) == ids[2:4]
+    assert await listed_ids(driven, config_for("t"), before=before, limit=99) == ids[2:]
+    assert await listed_ids(driven, config_for("t"), filter={"source": "input"}, limit=1) == [ids[2]]
+    assert await listed_ids(driven, None, before=before) == ids[2:]
+    only_an_id = {"configurable": {"checkpoint_id": ids[3]}}
+    assert await listed_ids(driven, config_for("t"), before=only_an_id) == ids[4:]
+
+
+async def test_namespaces_and_threads(driven: Saver) -> None:
+    root = await put_chain(driven, 3)
+    child = await put_chain(driven, 3, ns="child:1")
+    other = await put_chain(driven, 2, thread_id="other")
+    without_namespace: Any = {"configurable": {"thread_id": "t"}}
+    assert await listed_ids(driven, without_namespace) == child + root
+    assert await listed_ids(driven, config_for("t")) == root
+    assert await listed_ids(driven, config_for("t", checkpoint_ns="child:1")) == child
+    assert await listed_ids(driven, None) == other + child + root
+    assert await listed_ids(driven, {"configurable": {"thread_id": "t", "checkpoint_id": child[1]}}) == [
+        child[1]
+    ]
+    assert await listed_ids(driven, config_for("t", child[1])) == []
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 130])
+async def test_pages_join_without_seam(driven: Saver, count: int) -> None:
+    ids = await put_chain(driven, count)
+    assert await listed_ids(driven, config_for("t")) == ids
+    assert await listed_ids(driven, None) == ids
+    assert (
+        await listed_ids(driven, config_for("t"), filter={"source": "input"})
+        == [i for step, i in enumerate(reversed(ids)) if step % 3 == 0][::-1]
+    )
+
+
+async def test_what_was_yielded_is_independent(driven: Saver) -> None:
+    checkpoint = checkpoint_with({"shared": [1]})
+    config = await put(driven, config_for("t"), checkpoint=checkpoint)
+    second = checkpoint_with({"shared": [1]}, channel_versions=checkpoint["channel_versions"])
+    await put(driven, config, checkpoint=second)
+    one, other = [t async for t in driven.alist(config_for("t"))]
+    one.checkpoint["channel_values"]["shared"].append(2)
+    assert other.checkpoint["channel_values"]["shared"] == [1]
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+async def test_calls_inside_the_loop_with_a_pool_of_one(conninfo: str, driver: str) -> None:
+    async with DurableSaver.from_conn_string(conninfo, max_size=1, pool_timeout=5) as saver:
+        ids = await put_chain(saver, 70)
+        if driver == "sync":
+            for found in saver.list(config_for("t")):
+                assert saver.get_tuple(found.config) == found
+                saver.put_writes(found.config, [("a", 1)], "task")
+        else:
+            async for found in saver.alist(config_for("t")):
+                assert await saver.aget_tuple(found.config) == found
+                await saver.aput_writes(found.config, [("a", 1)], "task")
+        assert await listed_ids(saver, config_for("t")) == ids
+
+
+async def test_a_thread_deleted_during_the_walk_ends_it(driven: Saver) -> None:
+    await put_chain(driven, 70)
+    seen = 0
+    async for _ in driven.alist(config_for("t")):
+        seen += 1
+        if seen == 1:
+            await driven.adelete_thread("t")
+    assert seen == CheckpointWalk.page_size
+
+
+def test_a_long_walk_holds_one_page_in_memory(saver: DurableSaver, conninfo: str) -> None:
+    checkpoint = checkpoint_with({"large": ["x" * 2000]})
+    saver.put(config_for("t"), checkpoint, {"source": "loop", "step": 0}, checkpoint["channel_versions"])
+    with psycopg.connect(conninfo) as connection:
+        # 10,000 like it, each with a value of its own. Their bodies name another id: only the keys are walked.
+        connection.execute("""
+            INSERT INTO langgraph_durable.channel_values
+            SELECT thread_id, checkpoint_ns, channel, version || '-' || i, type, data, segments
+            FROM langgraph_durable.channel_values, generate_series(1, 10000) i""")
+        connection.execute("""
+            INSERT INTO langgraph_durable.checkpoints
+            SELECT thread_id, checkpoint_ns, checkpoint_id || '-' || i, gen_random_uuid(), created_at,
+                NULL, NULL, NULL, format, type, checkpoint, metadata_type, metadata, metadata_index,
+                value_channels, ARRAY[value_versions[1] || '-' || i], NULL
+            FROM langgraph_durable.checkpoints, generate_series(1, 10000) i""")
+        connection.execute("ANALYZE langgraph_durable.checkpoints, langgraph_durable.channel_values")
+    saver._decode = lambda stored: saver_decode(stored)  # type: ignore[method-assign]
+
+    def saver_decode(stored: Any) -> Any:
+        stored.checkpoint_id = checkpoint["id"]
+        return DurableSaver._decode(saver, stored)
+
+    walked = 0
+    tracemalloc.start()
+    try:
+        for found in saver.list(config_for("t")):
+            assert found.checkpoint["channel_values"] == {"large": ["x" * 2000]}
+            walked += 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert walked == 10_001
+    assert peak < 4 * CheckpointWalk.page_size * 4000  # bytes; all of it would be 40 MB
