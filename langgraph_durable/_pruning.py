@@ -6,7 +6,8 @@ need stays, though the checkpoint it belongs to goes:
 - values that they name;
 - for their delta channels, the writes of ancestors and the seeds these are replayed onto, up the parent chain to
   each channel's nearest seed. An ancestor that goes leaves a row in `ancestors` to lead the chain;
-- pending sends, which a checkpoint of format v<4 keeps in its parent's writes.
+- pending sends, which a checkpoint of format v<4 keeps in its parent's writes. That parent leaves an ancestor too, so
+  that the checkpoint still leads to them, and a later prune to what it may remove.
 """
 
 from __future__ import annotations
@@ -77,11 +78,6 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
     """Plan the removal of every checkpoint of a thread that is not among `survivors`."""
     by_key = {node.key: node for node in nodes}
     needed, seeds = _needs(by_key, survivors)
-    sends = {
-        node.parent
-        for node in by_key.values()
-        if node.key in survivors and node.format < 4 and node.parent is not None
-    }
     plan = Plan()
     kept_values: set[tuple[str, str, str]] = set()
     for node in by_key.values():
@@ -105,8 +101,6 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
             plan.old_ancestors.add(node.key)
         plan.stripped.add(node.key)
         plan.kept_writes |= {(ns, id_, channel) for channel in needed.get(node.key, ())}
-        if node.key in sends:
-            plan.kept_writes.add((ns, id_, TASKS))
         plan.values |= {(ns, channel, version) for channel, version in node.values.items() if version}
     plan.values -= kept_values
     return plan
@@ -131,6 +125,9 @@ def _needs(
                 seeds[cursor] |= wanted & node.values.keys()
             wanted = wanted - node.values.keys()
             cursor = node.parent
+    old = {node.parent for node in by_key.values() if node.key in survivors and node.format < 4}
+    for key in (by_key.keys() & old) - survivors:
+        needed[key].add(TASKS)
     return dict(needed), seeds
 
 
