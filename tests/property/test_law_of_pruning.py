@@ -98,9 +98,8 @@ rounds = st.builds(
     st.lists(operations, min_size=1, max_size=2),
     runs | resumes,
 )
-scenarios = st.tuples(
-    st.sampled_from(SHAPES), st.sampled_from([False, False, False, True]), runs, st.lists(rounds, min_size=1, max_size=2)
-)
+asynchronously = st.sampled_from([False, False, False, True])
+scenarios = st.tuples(st.sampled_from(SHAPES), asynchronously, runs, st.lists(rounds, min_size=1, max_size=2))
 
 
 # --- the law ---
@@ -117,7 +116,10 @@ def world(databases: Databases, template: str) -> Iterator[World]:
     """One database for all examples, each with threads of its own."""
     conninfo = databases.conninfo(databases.create(template))
     loop = Loop()
-    with DurableSaver.from_conn_string(conninfo) as saver, psycopg.connect(conninfo, autocommit=True) as connection:
+    with (
+        DurableSaver.from_conn_string(conninfo) as saver,
+        psycopg.connect(conninfo, autocommit=True) as connection,
+    ):
         yield World(saver, connection, loop)
         loop.run(saver.aclose())
     loop.close()
@@ -213,7 +215,9 @@ def check_histories(thread: Thread, seen: dict[Key, Seen]) -> None:
         config, channels = thread.config(id_, ns), deltas_of(ns)
         history = thread.do("get_delta_channel_history", config=config, channels=channels)
         saver = thread.saver
-        assert history == BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=channels)
+        assert history == BaseCheckpointSaver.get_delta_channel_history(
+            saver, config=config, channels=channels
+        )
 
 
 # --- rows: all that survivors need are there, and no others ---
@@ -222,7 +226,7 @@ def check_histories(thread: Thread, seen: dict[Key, Seen]) -> None:
 def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
     def fetch(columns: str, table: str) -> list[tuple[Any, ...]]:
         query = f"SELECT {columns} FROM {SCHEMA}.{table} WHERE thread_id = %s"
-        return world.connection.execute(query, (thread.id,)).fetchall()  # type: ignore[arg-type]
+        return world.connection.execute(query, (thread.id,)).fetchall()
 
     columns = "checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions"
     stored = {(ns, id_): rest for ns, id_, *rest in fetch(columns, "checkpoints")}
@@ -256,7 +260,11 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
 
 
 @settings(
-    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 @given(scenario=scenarios)
 def test_what_survives_is_what_it_was(world: World, scenario: Any) -> None:

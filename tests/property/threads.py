@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
-from langgraph.errors import EmptyInputError
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Overwrite, Send, StateSnapshot, interrupt
 from typing_extensions import TypedDict
