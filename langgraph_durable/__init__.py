@@ -2,6 +2,7 @@
 
 from langgraph_durable.errors import (
     CheckpointCorrupted,
+    CompactionRefused,
     DurableError,
     EmbeddedPostgresError,
     InvalidConfig,
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointCorrupted",
+    "CompactionRefused",
     "DurableError",
     "DurableSaver",
     "EmbeddedPostgresError",

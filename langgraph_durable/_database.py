@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
@@ -204,6 +204,9 @@ class AsyncDatabase(Database):
         await asyncio.sleep(seconds)
 
 
+# Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's.
+
+
 class _BlockingSession(Session):
     def __init__(self, connection: Connection[Any], schema: str) -> None:
         self._connection = connection
@@ -211,12 +214,12 @@ class _BlockingSession(Session):
         self.server_version = connection.info.server_version
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
+        with Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(render(statement, self._schema), params or (), binary=True)
             return cursor.fetchall() if cursor.description else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
-        cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
+        cursors = [Cursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             with self._connection.pipeline():
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
@@ -228,7 +231,7 @@ class _BlockingSession(Session):
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
-        with self._connection.cursor() as cursor:
+        with Cursor(self._connection) as cursor:
             cursor.execute(script, prepare=False)
 
 
@@ -239,12 +242,12 @@ class _AsyncSession(Session):
         self.server_version = connection.info.server_version
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+        async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(render(statement, self._schema), params or (), binary=True)
             return await cursor.fetchall() if cursor.description else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
-        cursors = [self._connection.cursor(row_factory=tuple_row) for _ in calls]
+        cursors = [AsyncCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             async with self._connection.pipeline():
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
@@ -258,7 +261,7 @@ class _AsyncSession(Session):
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
-        async with self._connection.cursor() as cursor:
+        async with AsyncCursor(self._connection) as cursor:
             await cursor.execute(script, prepare=False)
 
 

@@ -38,23 +38,24 @@ async def get_delta_history(
             "channels": list(dict.fromkeys(channels)),
         },
     )
-    chain: list[str] = []
-    parents: dict[str, str | None] = {}
+    parents: dict[str | None, str | None] = {}
     writes: defaultdict[tuple[str, str], list[StoredWrite]] = defaultdict(list)
     seeds: dict[str, StoredSeed] = {}
-    nearest: str | None = None
-    for kind, ancestor_id, first, second, channel, type_, data, idx, is_nearest in rows:
+    for kind, ancestor_id, parent_id, task_path, task_id, idx, channel, type_, data in rows:
         if kind == sql.ANCESTOR:
-            parents[ancestor_id] = first
-            nearest = ancestor_id if is_nearest else nearest
-        elif kind == sql.ANCESTOR_WRITE:
-            writes[ancestor_id, channel].append(StoredWrite(first, second, idx, channel, (type_, data)))
+            parents[ancestor_id] = parent_id
+            if channel is not None:
+                writes[ancestor_id, channel].append(
+                    StoredWrite(task_path, task_id, idx, channel, (type_, data))
+                )
         elif kind == sql.SEED_VALUE:
             seeds[channel] = StoredSeed(ancestor_id, value=(type_, data) if type_ is not None else None)
         else:
             seeds[channel] = StoredSeed(ancestor_id, checkpoint=(type_, data))
-    cursor = nearest
-    while cursor is not None and cursor in parents:
+    chain: list[str] = []
+    cursor = parents.pop(None, None)
+    while cursor in parents:
+        assert cursor is not None  # noqa: S101 (None was popped)
         chain.append(cursor)
         cursor = parents.pop(cursor)
     return {channel: _history_of(channel, chain, writes, seeds.get(channel)) for channel in channels}

@@ -4,15 +4,18 @@ One blocking pool, and one asyncio pool for each running event loop, since an as
 it was made in. Nothing here holds a lock around a pool: it serves as many operations at once as it has connections.
 
 Lifetimes. A saver used bare is never told when to end, so its pools see to it themselves: an event loop that ends
-in good order (`asyncio.run` does) closes its pool, by way of an async generator that it shuts down; a process that
-exits closes the blocking pool; a process that was forked leaves what it inherited to its parent.
+in good order (`asyncio.run` does) closes its pool, by way of a task that it cancels and an async generator that it
+shuts down; a process that exits closes the blocking pool; a process that was forked leaves what it inherited to its
+parent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,13 +26,13 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from langgraph_durable._async_pool import LoopConnection, LoopPool
 from langgraph_durable._connections import (
     AsyncConnections,
     BlockingConnections,
     async_living_connection,
     living_connection,
 )
+from langgraph_durable._loop_connection import LoopConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
@@ -42,6 +45,9 @@ _PLANNING = "-c plan_cache_mode=force_generic_plan"
 
 _inherited: list[Any] = []
 """Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
+
+_closing: set[asyncio.Task[None]] = set()
+"""Tasks that close pools, kept because a loop alone does not keep its tasks."""
 
 
 class OwnPools:
@@ -143,7 +149,7 @@ class _BlockingOwnPool(BlockingConnections):
                     self._pools.conninfo, reconnect_failed=_try_again, **self._pools.pool_options
                 )
                 pool.open()
-                self._finalizer = weakref.finalize(self, pool.close, _CLOSE_TIMEOUT)
+                self._finalizer = weakref.finalize(self, _close_unless_forked, pool, self._pid)
                 self._pool = pool
             return self._pool
 
@@ -156,32 +162,40 @@ class _BlockingOwnPool(BlockingConnections):
 class _AsyncOwnPools(AsyncConnections):
     def __init__(self, pools: OwnPools) -> None:
         self._pools = pools
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPool] = (
-            weakref.WeakKeyDictionary()
-        )
+        # Changed by many threads at once: each change, and each copy, is one step of the interpreter's.
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopPool] = {}
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
         self._pools.require_open()
-        if not self._pools.reached:
-            async with await self._connect_first() as first:
+        own = self._by_loop.get(asyncio.get_running_loop())
+        if not self._pools.reached or (own is not None and own.loop_ends):
+            async with await self._connect_first() as single:
                 self._pools.reached = True
-                yield first
+                yield single
             return
-        loop = asyncio.get_running_loop()
-        own = self._by_loop.get(loop)
         if own is None or own.pid != os.getpid():
-            if own is not None:
-                _inherited.append(own)
-            for other, pool in list(self._by_loop.items()):
-                if other.is_closed():
-                    pool.abandon()
-                    del self._by_loop[other]
-            own = self._by_loop[loop] = _LoopPool(self._pools)
+            own = self._make_own(own)
         if not own.opened:
             await own.open()
-        async with async_living_connection(own.pool) as connection:
-            yield connection
+        own.users += 1
+        try:
+            async with async_living_connection(own.pool) as connection:
+                yield connection
+        finally:
+            own.users -= 1
+
+    def _make_own(self, inherited: _LoopPool | None) -> _LoopPool:
+        if inherited is not None:
+            inherited.abandon()
+        for loop, pool in list(self._by_loop.items()):
+            if loop.is_closed():
+                pool.abandon()
+                self._by_loop.pop(loop, None)
+        loop = asyncio.get_running_loop()
+        own = self._by_loop[loop] = _LoopPool(self._pools)
+        own.close_with(self, loop)
+        return own
 
     async def _connect_first(self) -> AsyncConnection[Any]:
         try:
@@ -197,10 +211,8 @@ class _AsyncOwnPools(AsyncConnections):
 
     def close_all(self) -> None:
         for loop, own in list(self._by_loop.items()):
-            del self._by_loop[loop]
-            if own.pid != os.getpid():
-                _inherited.append(own)
-            elif loop.is_closed():
+            self._by_loop.pop(loop, None)
+            if own.pid != os.getpid() or loop.is_closed():
                 own.abandon()
             elif not loop.is_running() and _running_loop() is None:
                 # Between two runs of it, as in a test's teardown. What is just connecting can be closed only there:
@@ -209,52 +221,118 @@ class _AsyncOwnPools(AsyncConnections):
             elif not loop.is_running():
                 own.abandon()
             elif loop is _running_loop():
-                own.closing = loop.create_task(own.close())
+                own.start_closing(loop)
             else:
                 asyncio.run_coroutine_threadsafe(own.close(), loop).result(_CLOSE_TIMEOUT)
 
 
 class _LoopPool:
-    """The pool of one event loop."""
+    """The pool of one event loop.
+
+    When the loop ends, `asyncio.run` cancels every task, waits for them, and then shuts async generators down.
+    The pool's own tasks must not be left to that: psycopg_pool's (3.3.3) lose a cancellation that comes while they
+    connect, and are waited for for ever. So the cancellation of a task of ours closes the pool, which stops them;
+    what other tasks still save while they are cancelled goes over connections made for it. The generator is for
+    loops that are ended without cancelling.
+    """
 
     def __init__(self, pools: OwnPools) -> None:
         self.pid = os.getpid()
         self.opened = False
-        self.closing: asyncio.Task[None] | None = None
+        self.loop_ends = False
+        self.users = 0
+        self._closed = asyncio.Event()
+        logging.getLogger("psycopg.pool").addFilter(_is_news)  # once: a filter is not added again
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
-        self.pool = LoopPool(
+        self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
             pools.conninfo,
             connection_class=LoopConnection,
             configure=self._remember,
             reconnect_failed=_atry_again,
             **pools.pool_options,
         )
-        self._life = self._close_with_loop()
+        self._life = self._close_when_shut_down()
+        self._guard: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         await self.pool.open()  # does nothing for all but the first of the tasks that come here together
         if not self.opened:
             self.opened = True
+            self._guard = asyncio.create_task(self._close_when_cancelled())
             await self._life.__anext__()
 
+    def close_with(self, owner: object, loop: asyncio.AbstractEventLoop) -> None:
+        """Close when a saver that nobody closed is collected, which may happen in any thread."""
+        # It also keeps this alive: a pool collected with its saver could not stop its tasks any more.
+        self._finalizer = weakref.finalize(owner, self._close_soon, loop)
+        self._finalizer.atexit = False
+
+    def _close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.call_soon_threadsafe(self.start_closing, loop)
+        except RuntimeError:  # the loop is closed
+            self.abandon()
+
+    def start_closing(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close, on the running loop, without waiting for it."""
+        task = loop.create_task(self.close())
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
     async def close(self) -> None:
+        self._finalizer.detach()
         self.opened = True  # a checkout under way must meet the closed pool, not open it again
+        self._closed.set()
         await self.pool.close(_CLOSE_TIMEOUT)
         await self._life.aclose()
 
     def abandon(self) -> None:
         """Close the connections of a loop that is gone, and that nobody can await in any more."""
+        self._finalizer.detach()
+        if self.pid != os.getpid():
+            _inherited.append(self)
+            return
         for connection in list(self._connections):
             connection.pgconn.finish()
 
     async def _remember(self, connection: AsyncConnection[Any]) -> None:
         self._connections.add(connection)
 
-    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+    async def _close_when_cancelled(self) -> None:
+        try:
+            await self._closed.wait()
+        except asyncio.CancelledError:
+            await self._close_with_loop()
+            raise
+
+    async def _close_when_shut_down(self) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
+            await self._close_with_loop()
+
+    async def _close_with_loop(self) -> None:
+        self.loop_ends = True
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        while self.users and time.monotonic() < deadline:  # noqa: ASYNC110 (once, and an Event would cost every call)
+            await asyncio.sleep(0.005)
+        try:
             await self.pool.close(_CLOSE_TIMEOUT)
+        except asyncio.CancelledError:  # of the pool's tasks, which it waits for
+            self.abandon()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell whether psycopg_pool logs more than that a loop's end cancelled its connecting."""
+    args = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(argument, asyncio.CancelledError) for argument in args)
+
+
+def _close_unless_forked(pool: ConnectionPool[Any], pid: int) -> None:
+    if pid == os.getpid():
+        pool.close(_CLOSE_TIMEOUT)
+    else:
+        _inherited.append(pool)
 
 
 def _try_again(pool: ConnectionPool[Any]) -> None:

@@ -86,7 +86,8 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
         if node.key in survivors:
             kept_values |= {(ns, channel, version) for channel, version in node.values.items() if version}
             parent = node.parent
-            if parent in by_key and parent not in survivors and parent not in needed:
+            # One of format v<4 keeps its parent's id, since that is where its sends are.
+            if parent in by_key and parent not in survivors | needed.keys() and node.format >= 4:
                 plan.orphans.add(node.key)
             continue
         if not is_ancestor:
@@ -100,9 +101,12 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
         elif is_ancestor:
             plan.old_ancestors.add(node.key)
         plan.stripped.add(node.key)
+        if node.format < 4 and node.parent is not None and node.parent not in by_key:
+            plan.stripped.add(node.parent)  # pruned before; only its sends were kept, for this one
         plan.kept_writes |= {(ns, id_, channel) for channel in needed.get(node.key, ())}
         plan.values |= {(ns, channel, version) for channel, version in node.values.items() if version}
     plan.values -= kept_values
+    plan.kept_writes |= {(ns, id_, TASKS) for ns, id_ in sends & plan.stripped}
     return plan
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from langgraph_durable import _statements as sql
+from langgraph_durable._checkpoints import assemble_page
 from langgraph_durable._database import Call, Database, Row, Session
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
+from langgraph_durable._rows import Fold
 from langgraph_durable._ulids import derive_ulid, show_ulid
 from langgraph_durable.errors import ThreadExists
 from langgraph_durable.reports import EraseReceipt, Removed
@@ -31,8 +33,20 @@ class _DryRun(Exception):
         self.removed = removed
 
 
-async def remove_checkpoints(db: Database, thread_id: str, choose: Choice, *, dry_run: bool) -> Removed:
+async def list_nodes(db: Database, thread_id: str) -> list[Node]:
+    """Fetch what pruning needs to know of a thread.
+
+    Round trips: 1.
+    """
+    return [_node(row) for row in await db.fetch(sql.LIST_NODES, {"thread": thread_id})]
+
+
+async def remove_checkpoints(
+    db: Database, thread_id: str, choose: Choice, *, dry_run: bool, folds: Sequence[Fold] = ()
+) -> Removed:
     """Delete the checkpoints of a thread that are not chosen to survive, and all that nothing needs any more.
+
+    First it stores `folds`, each proved before anything is deleted or committed.
 
     A dry run does the same and rolls it back, so that its numbers are the true ones.
 
@@ -40,6 +54,8 @@ async def remove_checkpoints(db: Database, thread_id: str, choose: Choice, *, dr
     """
 
     async def work(session: Session) -> Removed:
+        for fold in folds:
+            await _store_fold(session, thread_id, fold)
         _, [(now,)], rows = await session.pipeline(
             (sql.LOCK_THREAD, (thread_id,)), (sql.NOW, None), (sql.LIST_NODES, {"thread": thread_id})
         )
@@ -54,6 +70,25 @@ async def remove_checkpoints(db: Database, thread_id: str, choose: Choice, *, dr
         return await db.run(work, transaction=True)
     except _DryRun as counted:
         return counted.removed
+
+
+async def _store_fold(session: Session, thread_id: str, fold: Fold) -> None:
+    parameters = {
+        "thread": thread_id,
+        "ns": fold.checkpoint_ns,
+        "id": fold.checkpoint_id,
+        "channels": list(fold.values),
+        "versions": [fold.versions[channel] for channel in fold.values],
+        "types": [kind for kind, _ in fold.values.values()],
+        "data": [data for _, data in fold.values.values()],
+    }
+    *_, rows = await session.pipeline(
+        (sql.LOCK_THREAD, (thread_id,)),
+        (sql.FOLD_CHANNELS, parameters),
+        (sql.GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
+    )
+    for stored in assemble_page(rows):  # none if it was deleted since it was read
+        fold.prove(stored)
 
 
 def _node(row: Row) -> Node:

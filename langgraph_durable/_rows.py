@@ -41,6 +41,18 @@ class CheckpointRow:
             self.values[channel] = self.encode_value(channel)
 
 
+@dataclass(slots=True)
+class Fold:
+    """Values of delta channels, to be stored at a checkpoint that had only what they are replayed from."""
+
+    checkpoint_ns: str
+    checkpoint_id: str
+    versions: Mapping[str, str]
+    values: Mapping[str, Encoded]
+    prove: Callable[[StoredCheckpoint], None]
+    """Raises unless the checkpoint, as stored then, has the state that it had before."""
+
+
 class WriteRow(NamedTuple):
     """One write of a task, ready to be stored."""
 

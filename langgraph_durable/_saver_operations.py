@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,15 @@ from ulid import ULID
 
 from langgraph_durable import _checkpoints, _codec, _config, _history, _retention
 from langgraph_durable._checkpoints import CheckpointWalk
+from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
 from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
 from langgraph_durable._listing import Listing
-from langgraph_durable._rows import StoredCheckpoint
+from langgraph_durable._pruning import newest_survive
+from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._ulids import show_ulid
-from langgraph_durable.errors import InvalidConfig, PruneFailed
+from langgraph_durable.errors import CompactionRefused, InvalidConfig, PruneFailed
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 
 _SWEEP_BATCH = 50
@@ -136,15 +138,56 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 threads[thread_id] = removed
         return PruneReport(threads, dry_run)
 
+    async def _compact(
+        self, db: Database, graph: Any, get_state: GetState, thread_ids: Sequence[str]
+    ) -> PruneReport:
+        wanted = _config.require_ids(thread_ids, "thread_ids")
+        if not self._is_of(graph):
+            raise InvalidConfig(
+                "compact needs a graph compiled with this saver, since it folds channels with the graph's own "
+                "reducers: builder.compile(checkpointer=saver)"
+            )
+        newest = _retention.keep_newest(1, None)
+
+        async def fold(thread_id: str) -> list[Fold]:
+            nodes = await _retention.list_nodes(db, thread_id)
+            survivors = newest_survive(nodes, 1, None)
+            latest = [n for n in nodes if n.key in survivors and n.delta_channels]
+            folded = [n for n in latest if graph_has(graph, n.checkpoint_ns)]
+            folds = [
+                await fold_checkpoint(db, thread_id, node, get_state, self.serde, self._decode)
+                for node in folded
+            ]
+            return [made for made in folds if made is not None]
+
+        return await self._remove_from(db, wanted, newest, dry_run=False, fold=fold)
+
+    def _is_of(self, graph: Any) -> bool:
+        """Tell whether a graph has this saver, or a clone of it, which shares its connections."""
+        saver = getattr(graph, "checkpointer", None)
+        if not isinstance(saver, SaverOperations):
+            return False
+        mine, its = (self._blocking, self._asynchronous), (saver._blocking, saver._asynchronous)
+        return mine == its and self.schema == saver.schema
+
     async def _remove_from(
-        self, db: Database, thread_ids: Iterable[str], choose: _retention.Choice, *, dry_run: bool
+        self,
+        db: Database,
+        thread_ids: Iterable[str],
+        choose: _retention.Choice,
+        *,
+        dry_run: bool,
+        fold: Callable[[str], Awaitable[list[Fold]]] | None = None,
     ) -> PruneReport:
         threads: dict[str, Removed] = {}
         failures: dict[str, Exception] = {}
         for thread_id in thread_ids:
             try:
-                removed = await _retention.remove_checkpoints(db, thread_id, choose, dry_run=dry_run)
-            except psycopg.Error as exc:
+                folds = await fold(thread_id) if fold is not None else []
+                removed = await _retention.remove_checkpoints(
+                    db, thread_id, choose, dry_run=dry_run, folds=folds
+                )
+            except (psycopg.Error, CompactionRefused) as exc:
                 failures[thread_id] = exc
                 continue
             if removed.total_rows:

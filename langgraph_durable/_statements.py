@@ -292,11 +292,11 @@ ORDER BY ulid DESC LIMIT 1
 # --- delta channels ---
 
 # The kinds of rows that a history gives. Columns: kind, an ancestor's checkpoint_id, then by kind
-#   ANCESTOR         parent_checkpoint_id, -, -, -, -, -, whether it is the target's parent
-#   ANCESTOR_WRITE   task_path, task_id, channel, type, value, idx
-#   SEED_VALUE       -, -, channel, type, data; without type and data if the row is missing
-#   SEED_CHECKPOINT  -, -, channel, type, checkpoint: the value is inside
-ANCESTOR, ANCESTOR_WRITE, SEED_VALUE, SEED_CHECKPOINT = range(4)
+#   ANCESTOR         parent_checkpoint_id, and, once for each of its writes, task_path, task_id, idx, channel, type,
+#                    value; the target itself comes first, with no checkpoint_id
+#   SEED_VALUE       -, -, -, -, channel, type, data; without type and data if the row is missing
+#   SEED_CHECKPOINT  -, -, -, -, channel, type, checkpoint: the value is inside
+ANCESTOR, SEED_VALUE, SEED_CHECKPOINT = range(3)
 
 # `wanted` are the channels not yet seeded when the walk comes to an ancestor, `remaining` those still not after it.
 # UNION, not UNION ALL: a parent chain that was damaged into a ring ends the walk instead of repeating it.
@@ -329,19 +329,15 @@ WITH RECURSIVE target AS (
     FROM walk w CROSS JOIN unnest(w.value_channels, w.value_versions) AS n (channel, version)
     WHERE n.channel = ANY (w.wanted)
 )
-SELECT 0, w.checkpoint_id, w.parent, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::int,
-    w.checkpoint_id = (SELECT parent FROM target)
-FROM walk w WHERE w.checkpoint_id IS NOT NULL
-UNION ALL
-SELECT 1, w.checkpoint_id, x.task_path, x.task_id, x.channel, x.type, x.value, x.idx, NULL
-FROM walk w CROSS JOIN LATERAL (
+SELECT 0, w.checkpoint_id, w.parent, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value
+FROM walk w LEFT JOIN LATERAL (
     SELECT * FROM {schema}.writes x
     WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text AND x.checkpoint_id = w.checkpoint_id
     AND x.channel = ANY (w.wanted)
     OFFSET 0
-) x
+) x ON true
 UNION ALL
-SELECT 2, s.checkpoint_id, NULL, NULL, s.channel, v.type, v.data, NULL, NULL
+SELECT 1, s.checkpoint_id, NULL, NULL, NULL, NULL, s.channel, v.type, v.data
 FROM seed s LEFT JOIN LATERAL (
     SELECT v.type, v.data FROM {schema}.channel_values v
     WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = %(ns)s::text
@@ -350,7 +346,7 @@ FROM seed s LEFT JOIN LATERAL (
 ) v ON true
 WHERE s.version IS NOT NULL
 UNION ALL
-SELECT 3, s.checkpoint_id, NULL, NULL, s.channel, c.type, c.checkpoint, NULL, NULL
+SELECT 2, s.checkpoint_id, NULL, NULL, NULL, NULL, s.channel, c.type, c.checkpoint
 FROM seed s CROSS JOIN LATERAL (
     SELECT type, checkpoint FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id
@@ -447,6 +443,24 @@ FORGET_PARENTS = Statement("""
 UPDATE {schema}.checkpoints c SET parent_checkpoint_id = NULL
 FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
 WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+""")
+
+FOLD_CHANNELS = Statement("""
+WITH folded AS (
+    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
+    FROM unnest(%(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[])
+        AS v (channel, version, type, data)
+    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
+    SET type = excluded.type, data = excluded.data, segments = NULL
+)
+UPDATE {schema}.checkpoints SET
+    value_channels = value_channels || %(channels)s::text[], value_versions = value_versions || %(versions)s::text[],
+    delta_channels = nullif(array(
+        SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (%(channels)s::text[])
+    ), '{{}}')
+WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+AND delta_channels @> %(channels)s::text[]
 """)
 
 MARK_PRUNED = Statement("""

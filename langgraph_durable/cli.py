@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 
 from langgraph_durable import __version__
 from langgraph_durable.errors import DurableError
+from langgraph_durable.reports import Removed, SweepProgress
 from langgraph_durable.saver import DurableSaver
 from langgraph_durable.schema import DEFAULT_SCHEMA, schema_sql
 
@@ -51,7 +55,36 @@ def _parser() -> argparse.ArgumentParser:
         "--verify-only", action="store_true", help="change nothing; fail if they are not current"
     )
     setup.set_defaults(run=_set_up)
+
+    prune = commands.add_parser(
+        "prune", help="delete old checkpoints of threads; what survives stays as it is"
+    )
+    prune.add_argument("threads", nargs="+", metavar="THREAD")
+    _add_removal_options(prune)
+    prune.set_defaults(run=_prune)
+
+    sweep = commands.add_parser(
+        "sweep", help="prune every thread, one small transaction each, and remove writes nobody will ask for"
+    )
+    _add_removal_options(sweep)
+    sweep.add_argument("--after", default="", metavar="THREAD", help="resume after this thread")
+    sweep.set_defaults(run=_sweep)
     return parser
+
+
+def _add_removal_options(parser: argparse.ArgumentParser) -> None:
+    _add_schema_option(parser)
+    _add_database_option(parser)
+    parser.add_argument(
+        "--keep-last", type=int, metavar="N", help="checkpoints each namespace keeps (default: 1)"
+    )
+    parser.add_argument(
+        "--older-than",
+        type=_age,
+        metavar="AGE",
+        help="delete only what is at least this old: 90s, 15m, 12h, 30d",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, only count")
 
 
 def _add_schema_option(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +106,90 @@ def _add_database_option(parser: argparse.ArgumentParser) -> None:
 def _print_schema(options: argparse.Namespace) -> int:
     print(schema_sql(options.schema), end="")
     return 0
+
+
+def _age(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age: a number and one of s, m, h, d, as in 30d")
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    return timedelta(**{units[match[2]]: int(match[1])})
+
+
+def _prune(options: argparse.Namespace) -> int:
+    total = Removed({}, {})
+    with (
+        DurableSaver.from_conn_string(options.database, schema=options.schema) as saver,
+        progress_bar("pruning", len(options.threads)) as show,
+    ):
+        for number, thread_id in enumerate(options.threads, start=1):
+            report = saver.prune(
+                [thread_id],
+                keep_last=options.keep_last,
+                older_than=options.older_than,
+                dry_run=options.dry_run,
+            )
+            total = Removed.sum([total, report.total])
+            show(number)
+    print(_told(total, f"{len(options.threads)} threads", dry_run=options.dry_run))
+    return 0
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    with (
+        DurableSaver.from_conn_string(options.database, schema=options.schema) as saver,
+        progress_bar("sweeping", None) as show,
+    ):
+
+        def progress(step: SweepProgress) -> None:
+            show(step.threads_seen, step.threads_total, f"--after {step.after!r} resumes here")
+
+        report = saver.sweep(
+            older_than=options.older_than,
+            keep_last=options.keep_last,
+            dry_run=options.dry_run,
+            after=options.after,
+            progress=progress,
+        )
+    print(
+        _told(
+            report.removed,
+            f"{report.threads_pruned} of {report.threads_seen} threads",
+            dry_run=report.dry_run,
+        )
+    )
+    if report.orphan_writes:
+        print(f"  {report.orphan_writes} writes whose checkpoint never came")
+    return 0
+
+
+def _told(removed: Removed, where: str, *, dry_run: bool) -> str:
+    verb = "would remove" if dry_run else "removed"
+    lines = [f"{verb} {removed.total_rows} rows, {removed.total_bytes / 1e6:.1f} MB, from {where}"]
+    lines += [
+        f"  {table}: {rows} rows, {removed.bytes[table] / 1e6:.1f} MB"
+        for table, rows in sorted(removed.rows.items())
+    ]
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Show progress on standard error: a bar on a terminal (with the extra [cli]), else a line now and then."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        bar = Progress(console=console) if console.is_terminal else None
+    except ImportError:
+        bar = None
+    if bar is None:
+        yield lambda done, of=total, note="": print(f"{what}: {done} of {of} threads {note}", file=sys.stderr)
+        return
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, of=total, note="": bar.update(task, completed=done, total=of)
 
 
 def _set_up(options: argparse.Namespace) -> int:

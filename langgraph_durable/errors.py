@@ -8,6 +8,7 @@
     ├── ThreadDeleted          the thread was deleted while the run that saves was still going
     ├── ParentPruned           the checkpoint that a run started from was pruned while it was going
     ├── ThreadExists           a thread cannot be copied onto one that has checkpoints
+    ├── CompactionRefused      a thread would not have the same state after compaction
     ├── PruneFailed            some threads could not be pruned; it carries the report of the others
     ├── SaverClosed            the saver, or a pool given to it, was closed
     └── EmbeddedPostgresError  the embedded Postgres cannot start
@@ -54,6 +55,10 @@ class ParentPruned(DurableError):
 
 class ThreadExists(DurableError):
     """A thread cannot be copied onto one that has checkpoints; nothing was copied."""
+
+
+class CompactionRefused(DurableError):
+    """A thread would not have the same state after compaction; nothing of it was changed."""
 
 
 class PruneFailed(DurableError):

@@ -427,6 +427,35 @@ class DurableSaver(SaverOperations):
         policy = _config.require_policy(strategy, keep_last, older_than)
         return await self._prune(self._adb, thread_ids, policy, dry_run)
 
+    def compact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
+        """Fold the delta channels of threads into snapshots, then prune each namespace to its latest checkpoint.
+
+        Where `prune` must keep the ancestors that delta channels are replayed from, this keeps only the value.
+        That a thread's state is the same before and after is proved before anything is committed.
+
+        Args:
+            graph: The compiled graph of the threads, whose checkpointer is this saver.
+            thread_ids: The threads to compact; unknown ones are no error.
+
+        Raises:
+            TypeError: `thread_ids` is one str.
+            InvalidConfig: The graph has another saver, or none.
+            PruneFailed: Some threads could not be compacted, and are as they were; the others were.
+        """
+
+        async def get_state(config: RunnableConfig) -> Any:
+            return graph.get_state(config)
+
+        return run_now(self._compact(self._db, graph, get_state, thread_ids))
+
+    async def acompact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
+        """Fold the delta channels of threads, then prune them; see `compact`."""
+
+        async def get_state(config: RunnableConfig) -> Any:
+            return await graph.aget_state(config)
+
+        return await self._compact(self._adb, graph, get_state, thread_ids)
+
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, on the server: every checkpoint, value and write, in every namespace, as of one moment.
 

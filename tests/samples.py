@@ -124,7 +124,7 @@ class Observer:
 
     def rows(self, query: Any, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
-            cursor = self.connection.execute(query, params)
+            cursor = self.connection.execute(query, params or None)
             return cursor.fetchall() if cursor.description else []
 
     def value(self, query: Any, params: Sequence[Any] = ()) -> Any:

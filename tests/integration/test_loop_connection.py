@@ -1,4 +1,4 @@
-"""What psycopg's asyncio pool needs so that an event loop can end at any time."""
+"""A connection whose event loop can end while it connects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from langgraph_durable._async_pool import LoopConnection
+from langgraph_durable._loop_connection import LoopConnection
 
 
 async def test_a_connection_cancelled_while_it_connects_leaves_no_socket_open() -> None:
