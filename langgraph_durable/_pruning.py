@@ -6,8 +6,7 @@ need stays, though the checkpoint it belongs to goes:
 - values that they name;
 - for their delta channels, the writes of ancestors and the seeds these are replayed onto, up the parent chain to
   each channel's nearest seed. An ancestor that goes leaves a row in `ancestors` to lead the chain;
-- pending sends, which a checkpoint of format v<4 keeps in its parent's writes. That parent leaves an ancestor too, so
-  that the checkpoint still leads to them, and a later prune to what it may remove.
+- pending sends, which a checkpoint of format v<4 keeps in its parent's writes.
 """
 
 from __future__ import annotations
@@ -78,6 +77,11 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
     """Plan the removal of every checkpoint of a thread that is not among `survivors`."""
     by_key = {node.key: node for node in nodes}
     needed, seeds = _needs(by_key, survivors)
+    sends = {
+        node.parent
+        for node in by_key.values()
+        if node.key in survivors and node.format < 4 and node.parent is not None
+    }
     plan = Plan()
     kept_values: set[tuple[str, str, str]] = set()
     for node in by_key.values():
@@ -129,9 +133,6 @@ def _needs(
                 seeds[cursor] |= wanted & node.values.keys()
             wanted = wanted - node.values.keys()
             cursor = node.parent
-    old = {node.parent for node in by_key.values() if node.key in survivors and node.format < 4}
-    for key in (by_key.keys() & old) - survivors:
-        needed[key].add(TASKS)
     return dict(needed), seeds
 
 
