@@ -78,11 +78,12 @@ plans = st.lists(st.sampled_from(STEPS), min_size=1, max_size=4).map(tuple)
 indices = st.integers(0, 7)
 runs = st.builds(Run, plans, durabilities, st.booleans())
 resumes = st.builds(Resume, durabilities)
+forks = st.builds(Fork, indices, durabilities)
 actions: st.SearchStrategy[Action] = st.one_of(
     runs,
     runs,
     resumes,
-    st.builds(Fork, indices, durabilities),
+    forks,
     st.builds(Update, st.none() | indices, st.sampled_from(["one", "join"]), st.booleans()),
     st.builds(Copy, indices),
     st.builds(Clear),
@@ -97,7 +98,7 @@ rounds = st.builds(
     Round,
     st.lists(actions, max_size=4),
     st.lists(operations, min_size=1, max_size=2),
-    runs | resumes,
+    runs | resumes | forks,
 )
 asynchronously = st.sampled_from([False, False, False, True])
 scenarios = st.tuples(st.sampled_from(SHAPES), asynchronously, runs, st.lists(rounds, min_size=1, max_size=2))
@@ -139,11 +140,16 @@ def obey(world: World, shape: Shape, asynchronous: bool, first: Run, rounds: lis
             check_histories(thread, before)
         for operation in operations:
             thread, before = operate(world, thread, operation, before)
-        latest = next(id_ for ns, id_ in before if ns == "")
-        if latest == next(id_ for ns, id_ in untouched.photograph() if ns == ""):
+        left, all_ = roots_of(before), roots_of(untouched.photograph())
+        is_deleted = any(isinstance(operation, DeleteRuns) for operation in operations)
+        if left[0] == all_[0] and not (is_deleted and isinstance(then, Fork)):
             for continued in (thread, untouched):
-                continued.act(then)
+                continued.act(then, left)
             assert values_of(thread) == values_of(untouched)
+
+
+def roots_of(seen: dict[Key, Seen]) -> list[str]:
+    return [id_ for ns, id_ in seen if ns == ""]
 
 
 def values_of(thread: Thread) -> Any:

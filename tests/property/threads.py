@@ -227,9 +227,11 @@ class Thread:
         configurable = {"thread_id": self.id, "checkpoint_ns": checkpoint_ns}
         return {"configurable": configurable | ({"checkpoint_id": checkpoint_id} if checkpoint_id else {})}
 
-    def act(self, action: Action) -> None:
+    def act(self, action: Action, past: Sequence[str] | None = None) -> None:
+        """Do it, to one of the checkpoints in `past` (all, newest first, if not given) where it goes back."""
         self.runs.append(f"{self.id} {len(self.runs)}")
-        past = [t.checkpoint["id"] for t in self.saver.list(self.config())]
+        if past is None:
+            past = [t.checkpoint["id"] for t in self.saver.list(self.config())]
         back = getattr(action, "back", None)
         config = self.config(past[back % len(past)] if back is not None and past else None)
         config["metadata"] = {"run_id": self.runs[-1]}
