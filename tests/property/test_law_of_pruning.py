@@ -39,6 +39,7 @@ from tests.property.threads import (
 
 EXAMPLES = int(os.environ.get("DURABLE_EXAMPLES", "500"))
 SCHEMA = "langgraph_durable"
+NEEDS = _pruning._needs
 
 
 class Prune(NamedTuple):
@@ -290,6 +291,31 @@ def test_the_law_catches_a_prune_that_ignores_delta_channels(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pruning, "_needs", lambda by_key, survivors: ({}, {}))
+    assert_caught(world)
+
+
+def test_the_law_catches_a_prune_that_loses_seeds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_seeds(by_key: Any, survivors: Any) -> Any:
+        needed, seeds = NEEDS(by_key, survivors)
+        return needed, dict.fromkeys(seeds.keys() | needed.keys(), frozenset())
+
+    monkeypatch.setattr(_pruning, "_needs", without_seeds)
+    assert_caught(world)
+
+
+def test_the_law_catches_a_prune_that_loses_one_channel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_rare(by_key: Any, survivors: Any) -> Any:
+        needed, seeds = NEEDS(by_key, survivors)
+        return {key: channels - {"rare"} for key, channels in needed.items()}, seeds
+
+    monkeypatch.setattr(_pruning, "_needs", without_rare)
+    assert_caught(world)
+
+
+def assert_caught(world: World) -> None:
+    """Run the law on a few dozen examples, and assert that it is broken."""
 
     @settings(
         max_examples=60,
