@@ -86,3 +86,16 @@ def test_a_new_checkpoint_takes_nothing_from_its_parent(old_thread: DurableSaver
     found = old_thread.get_tuple(thread())
     assert found is not None
     assert TASKS not in found.checkpoint["channel_values"]
+
+
+@pytest.mark.parametrize("version", [3])
+async def test_sends_stay_when_their_parent_is_pruned(old_thread: DurableSaver, drive: Drive) -> None:
+    for _ in range(2):
+        old_thread.prune(["thread"])
+        found = old_thread.get_tuple(thread())
+        assert found is not None
+        assert [send.arg["item"] for send in found.checkpoint["channel_values"][TASKS]] == IN_ORDER
+    result = await drive.invoke(fan_out(old_thread, Runs()), None, thread())
+    assert result["results"] == [*(f"done {item}" for item in IN_ORDER), "joined"]
+    old_thread.prune(["thread"])
+    assert old_thread.prune(["thread"]).total.total_rows == 0
