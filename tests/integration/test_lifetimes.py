@@ -412,14 +412,21 @@ def test_forks_while_other_threads_save(conninfo: str) -> None:
         saver = DurableSaver.from_conn_string(sys.argv[1], max_size=4)
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: that we fork with threads
         running = True
+        # Connecting takes locks of OpenSSL's, which a fork at that moment leaves locked in the child for ever, as
+        # any program with threads does: fork when the pool is full.
+        connected = threading.Barrier(5)
 
         def work(number):
+            for _ in range(100):
+                saver.put(*a_put(f"parent-{number}"))
+            connected.wait()
             while running:
                 saver.put(*a_put(f"parent-{number}"))
 
         threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
+        connected.wait()
         for child in range(5):
             if (pid := os.fork()) == 0:
                 saver.put(*a_put(f"child-{child}"))
