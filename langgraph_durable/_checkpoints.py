@@ -29,13 +29,14 @@ async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
     """Store a checkpoint and the values it sends.
 
     Values that it names without sending them must be stored already. If some are not (they were pruned, or
-    never put), nothing is stored, and the put repeats with them.
+    never put), nothing is stored, and the put repeats with them. So it does with the small values that the parent
+    alone has, of channels that this graph does not know.
 
     Raises:
         ThreadDeleted: The thread was deleted while the run that puts this was going.
         ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
 
-    Round trips: 1; 2 if values were missing. Transaction: its own.
+    Round trips: 1; 2 if values were missing; 2 more if some are inside the parent. Transaction: its own.
     """
     while True:
         [(verdict, missing)] = await db.pipeline(
@@ -43,9 +44,14 @@ async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
         )
         if verdict == "fine":
             return
-        if verdict != "values missing":
+        if verdict == "values missing":
+            row.send_too(missing)
+        elif verdict == "values in parent":
+            key = {"thread": row.thread_id, "ns": row.checkpoint_ns, "id": row.parent_checkpoint_id}
+            inside = await db.fetch(sql.GET_INSIDE, key)
+            row.send_kept((inside[0][0], inside[0][1]) if inside and inside[0][0] else None, missing)
+        else:
             raise _refusal(verdict, row)
-        row.send_too(missing)
 
 
 def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
@@ -80,7 +86,9 @@ def _put_params(row: CheckpointRow) -> dict[str, Any]:
         "metadata_index": Jsonb(row.metadata_index),
         "value_channels": list(row.versions),
         "value_versions": list(row.versions.values()),
-        "delta_channels": list(row.delta_channels) or None,
+        "delta_channels": list(row.delta_channels),
+        "kept": list(row.kept),
+        "kept_versions": list(row.kept.values()),
         "named_channels": named,
         "named_versions": [row.versions[channel] for channel in named],
         "channels": list(row.values),

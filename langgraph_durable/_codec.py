@@ -86,11 +86,21 @@ def encode_checkpoint(
     def encode_value(channel: str) -> Encoded:
         return encode(serde, large[channel], f"channel {channel!r} of {where}")
 
+    def encode_kept(parent: Encoded, channel: str, version: str) -> Encoded | None:
+        what = f"channel {channel!r} of the parent of {where}"
+        inside = decode(serde, parent, what)
+        if str(inside["channel_versions"].get(channel)) != version or channel not in inside["channel_values"]:
+            return None
+        return encode(serde, inside["channel_values"][channel], what)
+
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
     parents = full_metadata.get("parents")
     root_id = parents.get("") if ref.namespace and isinstance(parents, Mapping) else None
     index = _index(full_metadata, filter_keys)
+    deltas = _delta_channels(full_metadata, checkpoint)
+    stated = {*checkpoint["channel_values"], *new_versions, *deltas}
+    kept = {c: _version_key(v, c) for c, v in channel_versions.items() if c not in stated}
     return CheckpointRow(
         thread_id=ref.thread_id,
         checkpoint_ns=ref.namespace,
@@ -107,9 +117,11 @@ def encode_checkpoint(
             require_text(c, "a channel's name"): _version_key(channel_versions[c], c) if c in large else None
             for c in (*inline, *large)
         },
-        delta_channels=_delta_channels(full_metadata, checkpoint),
+        kept=kept if ref.checkpoint_id is not None else {},
+        delta_channels=deltas,
         values={c: encode_value(c) for c in large if c in new_versions},
         encode_value=encode_value,
+        encode_kept=encode_kept,
     )
 
 

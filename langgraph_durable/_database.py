@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
@@ -205,7 +205,8 @@ class AsyncDatabase(Database):
         await asyncio.sleep(seconds)
 
 
-# Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's.
+# Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's. Raw ones, which
+# parse nothing.
 
 
 class _BlockingSession(Session):
@@ -215,16 +216,18 @@ class _BlockingSession(Session):
         self.server_version = connection.info.server_version
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        with Cursor(self._connection, row_factory=tuple_row) as cursor:
-            cursor.execute(render(statement, self._schema), params or (), binary=True)
+        with RawCursor(self._connection, row_factory=tuple_row) as cursor:
+            query = render(statement, self._schema)
+            cursor.execute(query.query, query.arguments(params), binary=True)
             return cursor.fetchall() if cursor.description else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
-        cursors = [Cursor(self._connection, row_factory=tuple_row) for _ in calls]
+        cursors = [RawCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             with self._connection.pipeline():
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                    cursor.execute(render(statement, self._schema), params or (), binary=True)
+                    query = render(statement, self._schema)
+                    cursor.execute(query.query, query.arguments(params), binary=True)
         except BaseException:
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
@@ -243,16 +246,18 @@ class _AsyncSession(Session):
         self.server_version = connection.info.server_version
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-            await cursor.execute(render(statement, self._schema), params or (), binary=True)
+        async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
+            query = render(statement, self._schema)
+            await cursor.execute(query.query, query.arguments(params), binary=True)
             return await cursor.fetchall() if cursor.description else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
-        cursors = [AsyncCursor(self._connection, row_factory=tuple_row) for _ in calls]
+        cursors = [AsyncRawCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             async with self._connection.pipeline():
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                    await cursor.execute(render(statement, self._schema), params or (), binary=True)
+                    query = render(statement, self._schema)
+                    await cursor.execute(query.query, query.arguments(params), binary=True)
         except BaseException:
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 # Cancelled while it entered the pipeline, psycopg (3.3.9) leaves the connection in it: whatever

@@ -26,19 +26,34 @@ class CheckpointRow:
     checkpoint: Encoded
     metadata: Encoded
     metadata_index: Mapping[str, object]
-    versions: Mapping[str, str | None]
+    versions: dict[str, str | None]
     """Channel -> version in channel_values, of every channel with a value; None if it is inside the checkpoint."""
+    kept: dict[str, str]
+    """Channel -> version, of those with neither a value nor a new version: what the parent has of them stays theirs.
+
+    Nearly all are empty, there as here. The rest are channels that the graph does not have: another graph's on the
+    same thread, or one's that came before it or comes back after it.
+    """
     delta_channels: Sequence[str]
     """Channels whose values are replayed from what ancestors' tasks wrote."""
     values: dict[str, Encoded]
     """Channel -> value, of those that this put sends; the others are stored already."""
     encode_value: Callable[[str], Encoded]
     """Encodes the value of one more channel, for when it turns out not to be stored after all."""
+    encode_kept: Callable[[Encoded, str, str], Encoded | None]
+    """Encodes the value of a channel that is inside the parent, if it has the version that is kept."""
 
     def send_too(self, channels: Sequence[str]) -> None:
         """Add the values of channels that the database was found to lack."""
         for channel in channels:
             self.values[channel] = self.encode_value(channel)
+
+    def send_kept(self, parent: Encoded | None, channels: Sequence[str]) -> None:
+        """Add the values of kept channels that are inside the parent, where the database cannot read them."""
+        for channel in channels:
+            version = self.kept.pop(channel)
+            if parent is not None and (encoded := self.encode_kept(parent, channel, version)) is not None:
+                self.versions[channel], self.values[channel] = version, encoded
 
 
 @dataclass(slots=True)

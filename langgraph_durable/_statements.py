@@ -17,14 +17,20 @@ What is not obvious:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import count
+from typing import Any, NamedTuple, cast
 
 from psycopg import sql
 from typing_extensions import LiteralString
 
 
 class Statement:
-    """A statement's text, with `{schema}` where the schema's name goes and `{schema_name}` for it as text."""
+    """A statement's text, with `{schema}` where the schema's name goes and `{schema_name}` for it as text.
+
+    Its parameters are `%(name)s`, taken from a mapping, or `%s`, taken from a sequence.
+    """
 
     __slots__ = ("text",)
 
@@ -32,17 +38,41 @@ class Statement:
         self.text: LiteralString = text
 
 
+class Rendered(NamedTuple):
+    """A statement as Postgres reads it, with `$1` and so on."""
+
+    query: bytes
+    names: tuple[str, ...]
+    """Of its parameters, in their order; none if they have no names."""
+
+    def arguments(self, params: Sequence[Any] | Mapping[str, Any] | None) -> Sequence[Any]:
+        """Return the parameters in the order of their numbers."""
+        return [params[name] for name in self.names] if isinstance(params, Mapping) else params or ()
+
+
+_PARAMETER = re.compile(r"%(?:\((\w+)\))?s")
+
+
 @lru_cache(maxsize=4096)
-def render(statement: Statement, schema: str) -> bytes:
-    """Return a statement's bytes for a schema, to be run with parameters; with `()` if it has none."""
-    return render_script(statement, schema.replace("%", "%%"))
+def render(statement: Statement, schema: str) -> Rendered:
+    """Return a statement for a schema, its parameters numbered: done once, where psycopg would at each call."""
+    names: dict[str, int] = {}
+    unnamed = count(1)
+
+    def number(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1) if match[1] else next(unnamed)}"
+
+    text = _PARAMETER.sub(number, statement.text)
+    return Rendered(_format(cast("Any", text), schema), tuple(names))
 
 
 def render_script(statement: Statement, schema: str) -> bytes:
-    """Return a statement's bytes for a schema, as Postgres reads them."""
-    names = {"schema": sql.Identifier(schema), "schema_name": sql.Literal(schema)}
-    # Without its indentation: psycopg parses a text of over 4,096 bytes anew at each call.
-    return re.sub(rb"\n +", b"\n", sql.SQL(statement.text).format(**names).as_bytes(None))
+    """Return the text of a statement without parameters, or of several, for a schema."""
+    return _format(statement.text, schema)
+
+
+def _format(text: LiteralString, schema: str) -> bytes:
+    return sql.SQL(text).format(schema=sql.Identifier(schema), schema_name=sql.Literal(schema)).as_bytes(None)
 
 
 # --- locks: transaction-scoped only, so that they hold behind pgbouncer and go with their transaction ---
@@ -59,7 +89,7 @@ LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_n
 # --- put ---
 
 PUT_CHECKPOINT = Statement("""
-WITH missing AS MATERIALIZED (
+WITH missing AS (
     SELECT n.channel
     FROM unnest(%(named_channels)s::text[], %(named_versions)s::text[]) AS n (channel, version)
     WHERE (
@@ -71,24 +101,30 @@ WITH missing AS MATERIALIZED (
     SELECT ulid FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND ulid IS NOT NULL
     ORDER BY ulid DESC LIMIT 1
-), parent AS MATERIALIZED (
-    SELECT EXISTS (
-        SELECT FROM {schema}.checkpoints
-        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
-    ) OR EXISTS (
-        SELECT FROM {schema}.ancestors
-        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
-    ) AS stored
-), verdict AS MATERIALIZED (
+), parent AS (
+    SELECT value_channels, value_versions, delta_channels FROM {schema}.checkpoints
+    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
+    UNION ALL
+    SELECT value_channels, value_versions, %(kept)s::text[] FROM {schema}.ancestors
+    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
+    LIMIT 1
+), kept AS (
+    SELECT k.channel, v.version, v.channel IS NULL AS delta
+    FROM parent p CROSS JOIN unnest(%(kept)s::text[], %(kept_versions)s::text[]) AS k (channel, version)
+    LEFT JOIN unnest(p.value_channels, p.value_versions) AS v (channel, version) USING (channel)
+    WHERE CASE WHEN v.channel IS NULL THEN k.channel = ANY (p.delta_channels)
+        ELSE coalesce(v.version = k.version, true) END
+), verdict AS (
     SELECT CASE
         WHEN EXISTS (SELECT FROM missing) THEN 'values missing'
-        WHEN parent.stored OR %(parent)s::text IS NULL THEN 'fine'
+        WHEN EXISTS (SELECT FROM kept WHERE version IS NULL AND NOT delta) THEN 'values in parent'
+        WHEN stored OR %(parent)s::text IS NULL THEN 'fine'
         WHEN EXISTS (SELECT FROM {schema}.tombstones WHERE thread_id = %(thread)s) THEN 'thread deleted'
-        WHEN cardinality(%(delta_channels)s::text[]) > 0
+        WHEN %(delta_channels)s::text[] <> '{{}}'
         AND EXISTS (SELECT FROM {schema}.prunes WHERE thread_id = %(thread)s) THEN 'parent pruned'
         ELSE 'fine'
-    END AS verdict
-    FROM parent
+    END AS verdict, stored
+    FROM (SELECT EXISTS (SELECT FROM parent) AS stored) p
 ), derived AS (
     SELECT coalesce(%(derived_ulid)s::uuid, (
         lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
@@ -98,9 +134,9 @@ WITH missing AS MATERIALIZED (
     SELECT ulid FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s AND checkpoint_ns = '' AND checkpoint_id = %(root)s
 ), place AS (
-    SELECT CASE
-        WHEN parent.stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
-        OR NOT parent.stored AND EXISTS (
+    SELECT verdict, CASE
+        WHEN stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
+        OR NOT stored AND EXISTS (
             SELECT FROM {schema}.checkpoints c
             WHERE c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s
             AND c.ulid = derived.ulid
@@ -115,31 +151,28 @@ WITH missing AS MATERIALIZED (
         )
         ELSE derived.ulid
     END AS ulid
-    FROM parent CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
+    FROM verdict CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
 ), sent AS (
     INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
-    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
-    FROM unnest(
-        %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[]
-    ) AS v (channel, version, type, data)
+    SELECT %(thread)s, %(ns)s, v.*
+    FROM unnest(%(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[]) AS v
     CROSS JOIN verdict WHERE verdict = 'fine'
     ON CONFLICT DO NOTHING
 ), restarted AS (
     DELETE FROM {schema}.tombstones
-    WHERE thread_id = %(thread)s AND %(ns)s::text = ''
-    AND %(parent)s::text IS NULL
+    WHERE thread_id = %(thread)s AND %(ns)s = '' AND %(parent)s::text IS NULL
 ), stored AS (
     INSERT INTO {schema}.checkpoints (
         thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, root_checkpoint_id, run_id, format,
         type, checkpoint, metadata_type, metadata, metadata_index, value_channels, value_versions, delta_channels
     )
     SELECT
-        %(thread)s::text, %(ns)s::text, %(id)s::text, place.ulid,
-        nullif(%(parent)s::text, %(id)s::text), %(root)s::text,
-        %(run_id)s::text, %(format)s::int, %(type)s::text, %(checkpoint)s::bytea,
-        %(metadata_type)s::text, %(metadata)s::bytea, %(metadata_index)s::jsonb,
-        %(value_channels)s::text[], %(value_versions)s::text[], %(delta_channels)s::text[]
-    FROM verdict CROSS JOIN place WHERE verdict = 'fine'
+        %(thread)s, %(ns)s, %(id)s, ulid, nullif(%(parent)s::text, %(id)s), %(root)s, %(run_id)s, %(format)s,
+        %(type)s, %(checkpoint)s, %(metadata_type)s, %(metadata)s, %(metadata_index)s,
+        %(value_channels)s || array(SELECT channel FROM kept WHERE NOT delta),
+        %(value_versions)s || array(SELECT version FROM kept WHERE NOT delta),
+        nullif(%(delta_channels)s || array(SELECT channel FROM kept WHERE delta), '{{}}')
+    FROM place WHERE verdict = 'fine'
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,
         type = excluded.type, checkpoint = excluded.checkpoint,
@@ -148,7 +181,19 @@ WITH missing AS MATERIALIZED (
         value_channels = excluded.value_channels, value_versions = excluded.value_versions,
         delta_channels = excluded.delta_channels
 )
-SELECT verdict, array(SELECT channel FROM missing) FROM verdict
+SELECT verdict, array(
+    SELECT channel FROM missing UNION ALL SELECT channel FROM kept WHERE version IS NULL AND NOT delta
+) FROM verdict
+""")
+
+# What is inside a checkpoint: an ancestor's, if a delta channel needs it still.
+GET_INSIDE = Statement("""
+SELECT type, checkpoint FROM {schema}.checkpoints
+WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+UNION ALL
+SELECT type, checkpoint FROM {schema}.ancestors
+WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+LIMIT 1
 """)
 
 _PUT_WRITES: LiteralString = """

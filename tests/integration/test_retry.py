@@ -57,6 +57,11 @@ def locked(conninfo: str, table: str = "checkpoints") -> Iterator[psycopg.Connec
         connection.rollback()
 
 
+def lock_thread(connection: psycopg.Connection[Any]) -> None:
+    """Take the lock of `thread` as a prune does."""
+    psycopg.RawCursor(connection).execute(render(LOCK_THREAD, DEFAULT_SCHEMA).query, ["thread"])
+
+
 async def stored_ids(drive: Driver, saver: DurableSaver, thread_id: str = "thread") -> list[str]:
     """The ids of a thread's checkpoints, oldest first."""
     return [t.checkpoint["id"] for t in await drive(saver, "list", config(thread_id))][::-1]
@@ -246,7 +251,7 @@ async def test_a_real_deadlock_is_retried(conninfo: str, observer: Observer, dri
             await await_until(observer.blocked, "the put to wait for the table")
             [pid] = observer.blocked()
             # The put, which waits longer, finds the deadlock out and is its victim; this gets the lock.
-            await asyncio.to_thread(other.execute, render(LOCK_THREAD, DEFAULT_SCHEMA), ["thread"])
+            await asyncio.to_thread(lock_thread, other)
             assert pid not in observer.blocked()
         await call
         assert len(await stored_ids(drive, saver)) == 2
@@ -305,7 +310,7 @@ async def test_a_lock_that_is_not_given_in_time_is_raised_at_once(conninfo: str,
     async with DurableSaver.from_conn_string(hasty) as saver:
         await drive(saver, "put", *a_put())
         with psycopg.connect(conninfo) as other:
-            other.execute(render(LOCK_THREAD, DEFAULT_SCHEMA), ["thread"])
+            lock_thread(other)
             with pytest.raises(psycopg.errors.LockNotAvailable):
                 await drive(saver, "put", *a_put())
         await drive(saver, "put", *a_put())

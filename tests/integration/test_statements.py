@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from psycopg import pq, sql
 
 from langgraph_durable import _statements
-from langgraph_durable._statements import Statement, render_script
+from langgraph_durable._statements import Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
@@ -54,20 +53,6 @@ ANALYZE;
 """
 
 
-def numbered(statement: Statement) -> tuple[str, list[str]]:
-    """Return a statement with $1 for its first placeholder, and so on, and its placeholders' names."""
-    names: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        name = match[1] or f"#{len(names)}"
-        if name not in names:
-            names.append(name)
-        return f"${names.index(name) + 1}"
-
-    text = render_script(statement, DEFAULT_SCHEMA).decode()
-    return re.sub(r"%(?:\((\w+)\))?s", number, text), names
-
-
 # --- every statement prepares ---
 
 
@@ -78,11 +63,11 @@ def test_statements_are_found() -> None:
 def test_every_statement_prepares(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for name, statement in STATEMENTS.items():
-            query, parameters = numbered(statement)
-            result = connection.pgconn.prepare(name.encode(), query.encode())
+            query = render(statement, DEFAULT_SCHEMA)
+            result = connection.pgconn.prepare(name.encode(), query.query)
             assert result.status == pq.ExecStatus.COMMAND_OK, (name, result.get_error_message())
             described = connection.pgconn.describe_prepared(name.encode())
-            assert described.nparams == len(parameters), name
+            assert not query.names or described.nparams == len(query.names), name
             assert all(described.param_type(i) for i in range(described.nparams)), name
 
 
@@ -110,7 +95,9 @@ def _put(thread_id: str, number: int) -> dict[str, Any]:
         "derived_ulid": f"{number + 1:032x}",
         "parent": f"id-{number}",
         "root": None,
-        "delta_channels": None,
+        "delta_channels": [],
+        "kept": ["c"],
+        "kept_versions": [f"v-{number}"],
         "run_id": None,
         "format": 4,
         "type": "msgpack",
@@ -177,11 +164,10 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
 
 def plan_of(connection: psycopg.Connection[Any], name: str, values: Any) -> dict[str, Any]:
     """Run a statement prepared by hand, take back what it did, and return its plan."""
-    query, names = numbered(STATEMENTS[name])
-    arguments = [values[n] for n in names] if isinstance(values, Mapping) else values
-    literals = sql.SQL(", ").join(sql.Literal(argument) for argument in arguments)
+    query = render(STATEMENTS[name], DEFAULT_SCHEMA)
+    literals = sql.SQL(", ").join(sql.Literal(argument) for argument in query.arguments(values))
     connection.execute("DEALLOCATE ALL")
-    connection.execute(b"PREPARE probed AS " + query.encode())
+    connection.execute(b"PREPARE probed AS " + query.query)
     explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE probed ({})").format(literals)
     try:
         row = connection.execute(explain).fetchone()

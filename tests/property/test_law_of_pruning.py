@@ -24,6 +24,7 @@ from tests.property.threads import (
     Clear,
     Copy,
     Durability,
+    Elsewhere,
     Fork,
     Key,
     Loop,
@@ -88,6 +89,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Update, st.none() | indices, st.sampled_from(["one", "join"]), st.booleans()),
     st.builds(Copy, indices),
     st.builds(Clear),
+    st.builds(Elsewhere, durabilities),
 )
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Prune, st.none() | st.integers(1, 4)),

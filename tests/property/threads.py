@@ -5,7 +5,7 @@
 import asyncio
 import operator
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
@@ -142,6 +142,22 @@ def graph_of(shape: Shape, saver: DurableSaver) -> Graph:
     return builder.compile(checkpointer=saver)
 
 
+@lru_cache(maxsize=1)
+def other_graph(saver: DurableSaver) -> Graph:
+    """Make a graph that has but one of the channels, as an older or a newer version of the graph may."""
+
+    class State(TypedDict):
+        table: Annotated[dict[str, str], DeltaChannel(merge, snapshot_frequency=1000)]
+
+    def alone(state: State) -> dict[str, Any]:
+        return {"table": {"alone": str(len(state["table"]))}}
+
+    builder = StateGraph(State)
+    builder.add_node("alone", alone)
+    builder.add_edge(START, "alone")
+    return builder.compile(checkpointer=saver)
+
+
 STEPS = ("one", "quiet", "reset", "ask", "fan", "sides", "call", "call?", "keep", "keep?")
 
 # --- what is done to a thread ---
@@ -178,11 +194,17 @@ class Copy(NamedTuple):
     back: int
 
 
+class Elsewhere(NamedTuple):
+    """Run another graph on the thread."""
+
+    durability: Durability
+
+
 class Clear(NamedTuple):
     """Clear the tasks of the latest checkpoint."""
 
 
-Action: TypeAlias = Run | Resume | Fork | Update | Copy | Clear
+Action: TypeAlias = Run | Resume | Fork | Update | Copy | Clear | Elsewhere
 
 
 class Loop:
@@ -239,6 +261,9 @@ class Thread:
             more = {"log": ["input"], "table": {"input": "x"}} if action.with_deltas else {}
             inputs = {"plan": list(action.plan), **more}
             self.do("invoke", inputs, config, durability=action.durability)
+        elif isinstance(action, Elsewhere):
+            elsewhere = replace(self, graph=other_graph(self.saver))
+            elsewhere.do("invoke", {"table": {"in": "x"}}, config, durability=action.durability)
         elif not past:
             return
         elif isinstance(action, Resume):
