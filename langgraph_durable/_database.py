@@ -287,7 +287,7 @@ _TRANSIENT_STATES = {
 
 # libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
 # that speaks another language is retried until the time-out, which is late but right.
-_CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host")
+_CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host", "could not match")
 _PERMANENT_CONNECT_FAULTS = (
     "authentication failed",
     "no password supplied",
@@ -297,9 +297,21 @@ _PERMANENT_CONNECT_FAULTS = (
     "permission denied",
     "could not translate host name",
     "Name or service not known",
-    "certificate",
-    "SSL",
+    "could not match",  # the numbers of hosts, addresses and ports
+    "Servname not supported",  # a port that is no number
+    "definition of service",
+    "service file",
+    "unrecognized configuration parameter",
+    "unsupported startup parameter",  # pgbouncer's words
+    "requirepeer",
     "invalid",
+    # Not all that names SSL: a server that goes down breaks handshakes off.
+    "certificate",
+    "private key",
+    "does not support SSL",
+    "unsupported protocol",
+    "wrong version number",
+    " alert ",
 )
 
 

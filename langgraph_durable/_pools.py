@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_durable._connections import (
@@ -353,7 +353,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     try:
         given = conninfo_to_dict(conninfo)
-    except psycopg.ProgrammingError as exc:
+        _check(given)
+    except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
             f"not a Postgres connection string ({exc}): pass "
             '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
@@ -366,3 +367,18 @@ def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     for key, value in added.items():
         completed[key] = f"{given[key]} {value}" if given.get(key) else value
     return make_conninfo(conninfo, **completed)
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Refuse what psycopg and the resolver refuse at the first connection, in many ways."""
+    if "connect_timeout" in given:  # ours takes the place of the environment's
+        timeout_from_conninfo(given)
+    for port in str(given.get("port") or "").split(","):
+        if port and not port.strip().isdecimal():
+            raise ValueError(f"port {port!r} is not a number")
+    for host in str(given.get("host") or "").split(","):
+        if not host.startswith(("/", "@")):  # the path of a socket
+            try:
+                host.encode("idna")
+            except UnicodeError as exc:
+                raise ValueError(f"host {host!r} cannot be a name: {exc}") from exc
