@@ -79,13 +79,14 @@ class OwnPools:
         # The first connection is made directly: a pool would hide why it cannot be made until it times out.
         self.reached = False
 
-    def give_up_planning_option(self) -> bool:
+    def give_up_planning_option(self, tried: str) -> bool:
         """After a first connection that failed: tell whether to try again without the option on planning.
 
-        Some poolers refuse startup options that they do not know.
+        Some poolers refuse startup options that they do not know. Of several first connections at once, each must
+        be tried again: what it tried counts, not what another has given up meanwhile.
         """
-        had_it, self.conninfo = self.conninfo != self._plain_conninfo, self._plain_conninfo
-        return had_it
+        self.conninfo = self._plain_conninfo
+        return tried != self._plain_conninfo
 
     def require_open(self) -> None:
         """Refuse to work after `close`."""
@@ -129,10 +130,11 @@ class _BlockingOwnPool(BlockingConnections):
             yield connection
 
     def _connect_first(self) -> Connection[Any]:
+        tried = self._pools.conninfo
         try:
-            return Connection.connect(self._pools.conninfo, **self._pools.connection_options)
+            return Connection.connect(tried, **self._pools.connection_options)
         except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option():
+            if not self._pools.give_up_planning_option(tried):
                 raise
             return self._connect_first()
 
@@ -198,10 +200,11 @@ class _AsyncOwnPools(AsyncConnections):
         return own
 
     async def _connect_first(self) -> AsyncConnection[Any]:
+        tried = self._pools.conninfo
         try:
-            return await AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
+            return await AsyncConnection.connect(tried, **self._pools.connection_options)
         except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option():
+            if not self._pools.give_up_planning_option(tried):
                 raise
             return await self._connect_first()
 
