@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
-from psycopg.pq import PipelineStatus
+from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
@@ -209,6 +209,11 @@ class AsyncDatabase(Database):
 # parse nothing.
 
 
+def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
+    """Tell whether a statement that ran gives rows. (`cursor.description` would make an object for each column.)"""
+    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+
+
 class _BlockingSession(Session):
     def __init__(self, connection: Connection[Any], schema: str) -> None:
         self._connection = connection
@@ -219,7 +224,7 @@ class _BlockingSession(Session):
         with RawCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             cursor.execute(query.query, query.arguments(params), binary=True)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
         cursors = [RawCursor(self._connection, row_factory=tuple_row) for _ in calls]
@@ -232,7 +237,7 @@ class _BlockingSession(Session):
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
             raise
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         with Cursor(self._connection) as cursor:
@@ -249,7 +254,7 @@ class _AsyncSession(Session):
         async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             await cursor.execute(query.query, query.arguments(params), binary=True)
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
         cursors = [AsyncRawCursor(self._connection, row_factory=tuple_row) for _ in calls]
@@ -264,7 +269,7 @@ class _AsyncSession(Session):
                 # came next there would get the answers to what came before.
                 await self._connection.close()
             raise
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [await cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         async with AsyncCursor(self._connection) as cursor:
