@@ -147,6 +147,7 @@ CASES: dict[str, tuple[Builder, tuple[str, ...], Script]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.context
 async def test_same_history(saver: DurableSaver, drive: Drive, name: str) -> None:
     build, failing, script = CASES[name]
     found = []
