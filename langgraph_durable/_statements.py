@@ -10,6 +10,8 @@ What is not obvious:
   and it is the successor of the thread's last. (Namespaces must agree: the runtime asks for a subgraph's
   checkpoints before one of the root's.) A successor is the number plus one, done on the lower 64 bits; those of a
   ULID made here are never all ones.
+- What a graph does not know of its thread stays: channels that a put neither has a value for nor a new version are the
+  parent's affair. An ancestor has no list of its delta channels, but seeds and writes of no others.
 - Statements that read checkpoints give rows of four kinds in one answer, so that one query, and so one
   snapshot, fetches checkpoints with their values and their writes: no prune can come between.
 """
@@ -105,7 +107,14 @@ WITH missing AS (
     SELECT value_channels, value_versions, delta_channels FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
     UNION ALL
-    SELECT value_channels, value_versions, %(kept)s::text[] FROM {schema}.ancestors
+    SELECT value_channels, value_versions, array(
+        SELECT channel FROM {schema}.ancestors a CROSS JOIN unnest(a.value_channels) AS channel
+        WHERE a.thread_id = %(thread)s AND a.checkpoint_ns = %(ns)s
+        UNION
+        SELECT w.channel FROM {schema}.ancestors a
+        JOIN {schema}.writes w USING (thread_id, checkpoint_ns, checkpoint_id)
+        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND w.channel <> '__pregel_tasks'
+    ) FROM {schema}.ancestors
     WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
     LIMIT 1
 ), kept AS (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -287,6 +287,17 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
     print_blob=True,
 )
 @given(scenario=scenarios)
+@example(  # a run that goes on from an ancestor: what is empty there is no delta channel
+    scenario=(
+        Shape(1, 1, 1, 1),
+        False,
+        Run(("one",), "sync", False),
+        [
+            Round([Run(("one",), "sync", True)], [Prune(None)], Resume("exit")),
+            Round([Copy(3)], [Compact()], Resume("async")),
+        ],
+    )
+)
 def test_what_survives_is_what_it_was(world: World, scenario: Any) -> None:
     obey(world, *scenario)
 
