@@ -118,5 +118,6 @@ class StoredSeed:
 class StoredHistory:
     """What one channel is replayed from: the writes of its ancestors, oldest first, onto the seed, if any."""
 
-    writes: list[StoredWrite] = field(default_factory=list)
+    writes: list[tuple[str, Encoded]] = field(default_factory=list)
+    """Each with the id of its task."""
     seed: StoredSeed | None = None
