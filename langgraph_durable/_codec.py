@@ -275,8 +275,8 @@ def decode_history(
     task_id = ""
     writes: list[PendingWrite] = []
     try:  # around all of them, and their names put into words only if one fails: there may be thousands
-        for task_id, encoded in history.writes:
-            writes.append((task_id, channel, _decode(serde, encoded)))
+        for _, _, _, task_id, _, _, kind, data, _ in history.writes:
+            writes.append((task_id, channel, _decode(serde, (kind, data))))
     except Exception as exc:
         raise _unreadable(f"a write of task {task_id!r} to {channel!r}, {where}", exc) from exc
     decoded: DeltaChannelHistory = {"writes": writes}

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from langgraph_durable import _statements as sql
 from langgraph_durable._checkpoints import resolve_checkpoint_id
 from langgraph_durable._config import CheckpointRef
-from langgraph_durable._database import Database, Row
-from langgraph_durable._rows import StoredHistory, StoredSeed
+from langgraph_durable._database import Database
+from langgraph_durable._rows import HistoryWrite, StoredHistory, StoredSeed
 
 
 async def get_delta_history(
@@ -39,7 +39,7 @@ async def get_delta_history(
         },
     )
     runs: dict[int, list[str]] = {}
-    writes: defaultdict[int, list[Row]] = defaultdict(list)
+    writes: defaultdict[int, list[HistoryWrite]] = defaultdict(list)
     histories = {channel: StoredHistory() for channel in channels}
     for row in rows:
         kind = row[0]
@@ -55,8 +55,8 @@ async def get_delta_history(
         else:
             histories[channel].seed = StoredSeed(ancestor_id, checkpoint=(type_, data))
     for number, ids in reversed(_without_rings(runs)):
-        for _, _, _, task_id, _, channel, type_, data, _ in _in_order(writes[number], ids):
-            histories[channel].writes.append((task_id, (type_, data)))
+        for write in _in_order(writes[number], ids):
+            histories[write[5]].writes.append(write)
     return histories
 
 
@@ -73,7 +73,7 @@ def _without_rings(runs: dict[int, list[str]]) -> list[tuple[int, list[str]]]:
     return walked
 
 
-def _in_order(writes: list[Row], ids: list[str]) -> list[Row]:
+def _in_order(writes: list[HistoryWrite], ids: list[str]) -> list[HistoryWrite]:
     """Return the writes of a run's ancestors as they were applied: the oldest ancestor's first, by task and index."""
     places = {ancestor_id: place for place, ancestor_id in enumerate(ids)}
     own = [write for write in writes if write[1] in places]
