@@ -79,7 +79,7 @@ class GivenConnection(BlockingConnections):
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
         with self._lock:  # or what another thread does there would look like the caller's transaction
-            return _is_idle(self._connection)
+            return is_idle(self._connection)
 
 
 class AsyncGivenPool(AsyncConnections):
@@ -112,7 +112,7 @@ class AsyncGivenConnection(AsyncConnections):
 
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
-        return _is_idle(self._connection)
+        return is_idle(self._connection)
 
 
 @contextmanager
@@ -147,7 +147,8 @@ def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     return False
 
 
-def _is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+def is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Tell whether a connection is whole and in no transaction."""
     return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
 
 
