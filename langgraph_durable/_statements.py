@@ -439,10 +439,10 @@ FROM run r CROSS JOIN LATERAL (
 WHERE r.descending
 UNION ALL
 SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL
-FROM run r CROSS JOIN LATERAL (
+FROM run r CROSS JOIN unnest(r.ids) AS i (id) CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes x
     WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text
-    AND x.checkpoint_id = ANY (r.ids) AND x.channel = ANY (r.wanted)
+    AND x.checkpoint_id = i.id AND x.channel = ANY (r.wanted)
     OFFSET 0
 ) x
 WHERE NOT r.descending
