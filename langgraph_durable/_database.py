@@ -16,8 +16,8 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import psycopg
@@ -173,6 +173,12 @@ class BlockingDatabase(Database):
             with connection.transaction() if explicit else nullcontext():
                 return await work(_BlockingSession(connection, self.schema))
 
+    @contextmanager
+    def open_session(self) -> Iterator[tuple[Session, Connection[Any]]]:
+        """Open one transaction for a caller's own statements too: committed at the end, not run again."""
+        with self._connections.checkout() as connection, connection.transaction():
+            yield _BlockingSession(connection, self.schema), connection
+
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
 
@@ -196,6 +202,12 @@ class AsyncDatabase(Database):
                 return await work(_AsyncSession(connection, self.schema))
             async with connection.transaction():
                 return await work(_AsyncSession(connection, self.schema))
+
+    @asynccontextmanager
+    async def open_session(self) -> AsyncIterator[tuple[Session, AsyncConnection[Any]]]:
+        """Open one transaction for a caller's own statements too; see BlockingDatabase."""
+        async with self._connections.checkout() as connection, connection.transaction():
+            yield _AsyncSession(connection, self.schema), connection
 
     def _may_retry(self) -> bool:
         return self._connections.may_retry()

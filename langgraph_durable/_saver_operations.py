@@ -36,6 +36,25 @@ from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepP
 _SWEEP_BATCH = 50
 
 
+class StoredCheckpoints:
+    """The checkpoints that this process put or got last, so that whoever must know them stored need not ask."""
+
+    _generation = 4096
+
+    def __init__(self) -> None:
+        self._older: dict[tuple[str, str, str], None] = {}
+        self._newer: dict[tuple[str, str, str], None] = {}
+
+    def note(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:
+        """Remember one. Threads may come between any two lines: the worst is to forget, and then to ask."""
+        self._newer[thread_id, checkpoint_ns, checkpoint_id] = None
+        if len(self._newer) >= self._generation:
+            self._older, self._newer = self._newer, {}
+
+    def __contains__(self, key: tuple[str, str, str]) -> bool:
+        return key in self._newer or key in self._older
+
+
 class SaverOperations(BaseCheckpointSaver[str]):
     """The half of DurableSaver that does not wait."""
 
@@ -45,6 +64,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _filter_keys: Collection[str] | None
     _retry_timeout: float
     _schema_check: SchemaCheck
+    _stored: StoredCheckpoints
+    _shared: dict[str, Any]
+    """What a saver and its copies have in common: the effect log."""
 
     @property
     def _db(self) -> BlockingDatabase:
@@ -80,6 +102,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             self.serde, self._index_keys, ref, config, checkpoint, metadata, new_versions
         )
         await _checkpoints.put_checkpoint(db, row)
+        self._stored.note(row.thread_id, row.checkpoint_ns, row.checkpoint_id)
         return _codec.config_of(row, row.checkpoint_id)
 
     async def _put_writes(
@@ -105,7 +128,10 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
-        return self._decode(stored) if stored is not None else None
+        if stored is None:
+            return None
+        self._stored.note(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
+        return self._decode(stored)
 
     async def _get_ulid(self, db: Database, config: RunnableConfig) -> str | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))

@@ -34,7 +34,7 @@ from langgraph_durable._connections import (
 )
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._pools import OwnPools
-from langgraph_durable._saver_operations import SaverOperations
+from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
 from langgraph_durable.errors import InvalidConfig
 from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
 
@@ -153,6 +153,8 @@ class DurableSaver(SaverOperations):
         self.schema = _config.require_text(schema, "schema")
         self._filter_keys = filter_keys
         self._retry_timeout = retry_timeout
+        self._stored = StoredCheckpoints()
+        self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
 
     # --- lifetime ---

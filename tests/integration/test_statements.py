@@ -9,12 +9,17 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import _statements
+from langgraph_durable import _effect_statements, _statements
 from langgraph_durable._statements import Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
-STATEMENTS = {name: s for name, s in vars(_statements).items() if isinstance(s, Statement)}
+STATEMENTS = {
+    name: s
+    for module in (_statements, _effect_statements)
+    for name, s in vars(module).items()
+    if isinstance(s, Statement)
+}
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000
