@@ -13,8 +13,8 @@ from langgraph_durable._statements import Statement
 _COLUMNS: LiteralString = """
     e.effect_id, e.tool, e.state, e.previous_state, e.scope, e.thread_id, e.checkpoint_ns, e.checkpoint_id, e.task_id,
     e.run_id, e.message_id, e.tool_call_id, e.attempts, e.generation, e.fence, e.owner, e.first_attempt_at,
-    e.attempted_at, e.ended_at, e.source, e.error, e.result_lost, e.key, e.input_hash, e.input_type, e.input,
-    e.result_type, e.result, e.asked, e.lease_until, now() AS now
+    e.attempted_at, e.ended_at, e.source, e.error, e.result_lost, e.key, e.vendor_seed, e.input_hash, e.input_type,
+    e.input, e.result_type, e.result, e.asked, e.lease_until, e.expired_at, now() AS now
 """
 
 _EVENT: LiteralString = """
@@ -34,7 +34,8 @@ CLAIM = Statement(
 WITH seen AS MATERIALIZED (
     SELECT """
     + _COLUMNS
-    + """FROM {schema}.effects e WHERE e.key = %(key)s::bytea
+    + """FROM {schema}.effects e
+    WHERE e.scope_thread = %(scope_thread)s::text AND e.key = %(key)s::bytea
 ), twin AS MATERIALIZED (
     SELECT """
     + _COLUMNS
@@ -44,18 +45,18 @@ WITH seen AS MATERIALIZED (
     AND %(heed_twins)s::bool AND NOT EXISTS (SELECT FROM seen)
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
-        effect_id, key, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id, message_id, tool_call_id, tool, scope,
-        input_hash, input_type, input, state, owner, lease_until
+        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id, message_id,
+        tool_call_id, tool, scope, input_hash, input_type, input, state, owner, lease_until
     )
-    SELECT %(effect_id)s::uuid, %(key)s::bytea, %(thread_id)s::text, %(checkpoint_ns)s::text,
-        %(checkpoint_id)s::text, %(task_id)s::text, %(run_id)s::text, %(message_id)s::text, %(tool_call_id)s::text,
-        %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text, %(input)s::bytea,
-        %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
+    SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, %(vendor_seed)s::bytea, %(thread_id)s::text,
+        %(checkpoint_ns)s::text, %(checkpoint_id)s::text, %(task_id)s::text, %(run_id)s::text, %(message_id)s::text,
+        %(tool_call_id)s::text, %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text,
+        %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
     WHERE NOT EXISTS (
         SELECT FROM seen WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()
     ) AND NOT EXISTS (SELECT FROM twin)
-    ON CONFLICT (key) DO UPDATE SET
+    ON CONFLICT (scope_thread, key) DO UPDATE SET
         previous_state = e.state, state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
         generation = e.generation + (e.state = 'failed')::int,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
@@ -155,6 +156,33 @@ AND (%(after)s::uuid IS NULL OR e.effect_id > %(after)s::uuid)
 ORDER BY e.effect_id LIMIT %(limit)s::bigint
 """
 )
+
+# Of threads that are deleted, and of effects that ended long ago: the key and the hashes stay, so that nothing happens
+# twice for it. What nobody has decided on yet keeps its arguments.
+EXPIRE = Statement("""
+WITH large AS (
+    DELETE FROM {schema}.effect_results r USING {schema}.effects e
+    WHERE r.effect_id = e.effect_id AND e.state IN ('completed', 'failed', 'abandoned')
+    AND e.ended_at < now() - %(older_than)s::interval
+)
+UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now()
+WHERE state IN ('completed', 'failed', 'abandoned') AND ended_at < now() - %(older_than)s::interval
+AND expired_at IS NULL
+RETURNING effect_id
+""")
+
+COUNT_EXPIRABLE = Statement("""
+SELECT count(*) FROM {schema}.effects
+WHERE state IN ('completed', 'failed', 'abandoned') AND ended_at < now() - %(older_than)s::interval
+AND expired_at IS NULL
+""")
+
+# Effects that nobody will come back to of itself: their thread is gone, and they need a decision.
+COUNT_ORPHANS = Statement("""
+SELECT count(*) FROM {schema}.effects e
+WHERE e.thread_id IS NOT NULL AND (e.state = 'unknown' OR e.state = 'issued' AND e.lease_until < now())
+AND NOT EXISTS (SELECT FROM {schema}.checkpoints c WHERE c.thread_id = e.thread_id)
+""")
 
 CHECKPOINT_EXISTS = Statement("""
 SELECT EXISTS (

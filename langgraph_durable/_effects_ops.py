@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class EffectRow(NamedTuple):
     error: str | None
     result_lost: bool
     key: bytes
+    vendor_seed: bytes
     input_hash: bytes
     input_type: str | None
     input: bytes | None
@@ -51,6 +53,7 @@ class EffectRow(NamedTuple):
     result: bytes | None
     asked: list[str]
     lease_until: datetime | None
+    expired_at: datetime | None
     now: datetime
 
 
@@ -70,6 +73,16 @@ class Call:
     run_id: str | None = None
     message_id: str | None = None
     tool_call_id: str | None = None
+
+    @property
+    def scope_thread(self) -> str:
+        """The thread that the key is within; empty for all threads."""
+        return self.thread_id or "" if self.scope in ("call", "step", "thread") else ""
+
+    @property
+    def vendor_seed(self) -> bytes:
+        """What the vendor's key is made from, unlike any other thread's."""
+        return hashlib.sha256(self.key + self.scope_thread.encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,9 @@ async def claim_effect(
     input_type, input_ = call.input or (None, None)
     params = {
         "effect_id": effect_id,
+        "scope_thread": call.scope_thread,
         "key": call.key,
+        "vendor_seed": call.vendor_seed,
         "thread_id": call.thread_id,
         "checkpoint_ns": call.checkpoint_ns,
         "checkpoint_id": call.checkpoint_id,
@@ -281,3 +296,18 @@ async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, ch
 
 def _effects(rows: Sequence[Row]) -> list[EffectRow]:
     return [EffectRow(*row) for row in rows]
+
+
+async def expire_effects(db: Database, older_than: timedelta, *, dry_run: bool) -> int:
+    """Drop the arguments and results of effects that ended longer ago; tell how many those are."""
+    params = {"older_than": older_than}
+    if dry_run:
+        [(count,)] = await db.fetch(sql.COUNT_EXPIRABLE, params)
+        return int(count)
+    return len(await db.fetch(sql.EXPIRE, params))
+
+
+async def count_orphans(db: Database) -> int:
+    """Count the effects that need a decision and whose thread is gone."""
+    [(count,)] = await db.fetch(sql.COUNT_ORPHANS)
+    return int(count)

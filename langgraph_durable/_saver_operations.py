@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -20,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from ulid import ULID
 
-from langgraph_durable import _checkpoints, _codec, _config, _history, _retention
+from langgraph_durable import _checkpoints, _codec, _config, _effects_ops, _history, _retention
 from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
@@ -137,8 +138,10 @@ class SaverOperations(BaseCheckpointSaver[str]):
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
         return show_ulid(stored.ulid) if stored is not None else None
 
-    async def _erase(self, db: Database, thread_id: str) -> EraseReceipt:
-        return await _retention.erase_thread(db, _config.require_thread_id(thread_id), _new_ulid())
+    async def _erase(self, db: Database, thread_id: str, *, force: bool) -> EraseReceipt:
+        return await _retention.erase_thread(
+            db, _config.require_thread_id(thread_id), _new_ulid(), force=force
+        )
 
     async def _delete_for_runs(self, db: Database, run_ids: Sequence[str]) -> None:
         wanted = _config.require_ids(run_ids, "run_ids")
@@ -236,6 +239,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         dry_run: bool,
         after: str,
         progress: Callable[[SweepProgress], object] | None,
+        effects_older_than: timedelta | None,
     ) -> SweepReport:
         choose = _retention.keep_newest(policy.keep_last, policy.older_than)
         total = await _retention.count_threads(db) if progress is not None else 0
@@ -255,7 +259,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         if failures:
             raise PruneFailed(PruneReport({}, dry_run), failures) from next(iter(failures.values()))
         orphans = await _retention.sweep_orphans(db, dry_run=dry_run)
-        return SweepReport(seen, pruned, removed, orphans, dry_run)
+        expired = 0
+        if effects_older_than is not None:
+            expired = await _effects_ops.expire_effects(db, effects_older_than, dry_run=dry_run)
+        orphaned = await _effects_ops.count_orphans(db)
+        return SweepReport(seen, pruned, removed, orphans, dry_run, expired, orphaned)
 
     async def _get_history(
         self, db: Database, config: RunnableConfig, channels: Sequence[str]

@@ -15,6 +15,7 @@
     │   ├── EffectConflict     the same call came with other arguments
     │   ├── EffectInFlight     another attempt still goes on elsewhere
     │   ├── EffectUnknown      nobody knows whether it happened: it waits for a decision
+    │   ├── EffectUnresolved   a thread cannot be deleted whose effects may have happened
     │   ├── EffectAbandoned    it was given up by a decision
     │   ├── EffectForked       another branch of the history did it already
     │   └── EffectSuperseded   an owner came back after another had taken over
@@ -111,6 +112,10 @@ class EffectUnknown(EffectError):
     def __init__(self, message: str, effect_id: str) -> None:
         super().__init__(message)
         self.effect_id = effect_id
+
+
+class EffectUnresolved(EffectError):
+    """A thread cannot be deleted which has effects that may have happened; nothing was deleted."""
 
 
 class EffectAbandoned(EffectError):

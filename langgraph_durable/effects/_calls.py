@@ -2,8 +2,9 @@
 
 What LangGraph calls a task, a checkpoint, a step and a run all change in cases where the same effect must be known
 again: a checkpoint that was lost with its process, a run resumed at an explicit checkpoint, a fork. What stays is the
-model's message. So a tool call is known by its thread, the path of its graph (without the ids in it), the message,
-and which of the message's calls it is: providers use one tool_call_id twice, across turns and even in one message.
+model's message. So a tool call is known, within its thread, by the path of its graph (without the ids in it), the
+message, and which of the message's calls it is: providers use one tool_call_id twice, across turns and even in one
+message.
 Code without a message is known by its task, and by counting.
 """
 
@@ -191,25 +192,20 @@ def digest(*parts: Any) -> bytes:
     return hashlib.sha256(canonical(list(parts)).encode()).digest()
 
 
-def key_of(
-    scope: str, tool: str, input_hash: bytes, place: Place, call: ToolCall | None, fork: str | None = None
-) -> bytes:
-    """Return the key of a call in a running graph: see this module's theory."""
-    where = [place.thread_id, place.path]
+def key_of(scope: str, tool: str, input_hash: bytes, place: Place, call: ToolCall | None) -> bytes:
+    """Return the key of a call in a running graph, within its thread: see this module's theory."""
     hashed = input_hash.hex()
-    if scope == "global":
+    if scope in ("global", "thread"):
         identity: list[Any] = [tool, hashed]
-    elif scope == "thread":
-        identity = [place.thread_id, tool, hashed]
     elif scope == "step":
-        identity = [*where, place.checkpoint_id, tool, hashed]
+        identity = [place.path, place.checkpoint_id, tool, hashed]
     elif call is not None and call.message_id is not None:
-        identity = [*where, call.message_id, call.tool_call_id, call.ordinal, tool]
+        identity = [place.path, call.message_id, call.tool_call_id, call.ordinal, tool]
     else:
         tool_call_id = call.tool_call_id if call is not None else None
         ordinal = place.execution.count((tool, tool_call_id))
-        identity = [place.thread_id, place.task_id, tool, tool_call_id, ordinal]
-    return digest(scope, *identity, *([fork] if fork else []))
+        identity = [place.task_id, tool, tool_call_id, ordinal]
+    return digest(scope, *identity)
 
 
 def named_key(tool: str, key: str) -> bytes:
@@ -217,6 +213,6 @@ def named_key(tool: str, key: str) -> bytes:
     return digest("key", tool, key)
 
 
-def vendor_key_of(key: bytes, generation: int) -> str:
+def vendor_key_of(seed: bytes, generation: int) -> str:
     """Return what the vendor gets as idempotency key: 32 hex digits."""
-    return hashlib.sha256(key + b"/%d" % generation).hexdigest()[:32]
+    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]

@@ -80,7 +80,7 @@ class Attempt:
 
     @property
     def vendor_key(self) -> str:
-        return vendor_key_of(self.row.key, self.row.generation)
+        return vendor_key_of(self.row.vendor_seed, self.row.generation)
 
 
 _current: ContextVar[Attempt | None] = ContextVar("langgraph_durable_effect", default=None)
@@ -355,7 +355,7 @@ class Guard:
             )
         attempt = Attempt(row, self.policy, replayed=True)
         encoded = await self._stored_result(row)
-        if encoded is None and row.result_type is not None:
+        if row.expired_at is not None:
             raise EffectError(
                 f"the result of {self._what(row)} has expired: only that it took place is known"
             )
@@ -560,7 +560,7 @@ def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
         source=row.source,  # type: ignore[arg-type] # as the statements of this package wrote it
         error=row.error,
         result_lost=row.result_lost,
-        vendor_key=vendor_key_of(row.key, row.generation),
+        vendor_key=vendor_key_of(row.vendor_seed, row.generation),
     )
 
 

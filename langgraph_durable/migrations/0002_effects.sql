@@ -1,7 +1,8 @@
 -- langgraph_durable 0002: the effect log.
 --
 --   effects         one row per effect: what a tool did, or may have done, to the outside world. Its key is the
---                   sha256 of the call's identity; who holds the fence may report how it ended.
+--                   sha256 of the call's identity within its thread, so that a copied thread finds its own; who
+--                   holds the fence may report how it ended.
 --   effect_results  results of over 1 MiB, apart from their effects.
 --   effect_events   who moved which effect from what to what, when and why; only ever added to.
 --
@@ -9,7 +10,9 @@
 
 CREATE TABLE {schema}.effects (
     effect_id        uuid PRIMARY KEY,                 -- a ULID
-    key              bytea NOT NULL UNIQUE,
+    scope_thread     text COLLATE "C" NOT NULL,        -- the thread that the key is within; empty for all threads
+    key              bytea NOT NULL,
+    vendor_seed      bytea NOT NULL,                   -- what the vendor's idempotency key is made from
     thread_id        text COLLATE "C",                 -- NULL outside of any thread
     checkpoint_ns    text COLLATE "C",                 -- where it was attempted last
     checkpoint_id    text COLLATE "C",                 -- the checkpoint that named it then
@@ -42,7 +45,8 @@ CREATE TABLE {schema}.effects (
     source           text,                             -- of the outcome: executed, verified, human
     error            text,
     origin           uuid,                             -- of a copy: the effect it was copied from
-    expired_at       timestamptz                       -- when its payloads were dropped
+    expired_at       timestamptz,                      -- when its payloads were dropped
+    UNIQUE (scope_thread, key)
 );
 
 CREATE INDEX effects_thread_idx ON {schema}.effects (thread_id, tool, input_hash) WHERE thread_id IS NOT NULL;
