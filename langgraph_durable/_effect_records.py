@@ -35,7 +35,7 @@ class EffectRecord:
     """Its ULID."""
     tool: str
     args: Any
-    """The arguments, if they could be stored; None once they expired."""
+    """The arguments; None if they could not be stored, cannot be read with this serializer, or expired."""
     state: State
     scope: str
     thread_id: str | None

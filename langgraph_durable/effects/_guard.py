@@ -18,7 +18,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
@@ -533,10 +533,9 @@ def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
     """Turn a stored effect into what people and code are shown."""
     args = None
     if row.input_type is not None and row.input is not None:
-        try:
+        # Whoever lists effects on the command line may not have the application's key, and has to decide all the same.
+        with suppress(CheckpointCorrupted):
             args = _codec.decode(serde, (row.input_type, row.input), "the arguments")
-        except CheckpointCorrupted as exc:
-            raise CheckpointCorrupted(f"effect {show_ulid(row.effect_id)} ({row.tool!r}): {exc}") from exc
     return EffectRecord(
         effect_id=show_ulid(row.effect_id),
         tool=row.tool,
