@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
-from psycopg.pq import PipelineStatus
+from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
@@ -221,6 +221,11 @@ class AsyncDatabase(Database):
 # parse nothing.
 
 
+def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
+    """Tell whether a statement that ran gives rows. (`cursor.description` would make an object for each column.)"""
+    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+
+
 class _BlockingSession(Session):
     def __init__(self, connection: Connection[Any], schema: str) -> None:
         self._connection = connection
@@ -231,7 +236,7 @@ class _BlockingSession(Session):
         with RawCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             cursor.execute(query.query, query.arguments(params), binary=True)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
         cursors = [RawCursor(self._connection, row_factory=tuple_row) for _ in calls]
@@ -244,7 +249,7 @@ class _BlockingSession(Session):
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
             raise
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         with Cursor(self._connection) as cursor:
@@ -261,7 +266,7 @@ class _AsyncSession(Session):
         async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             await cursor.execute(query.query, query.arguments(params), binary=True)
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call) -> list[list[Row]]:
         cursors = [AsyncRawCursor(self._connection, row_factory=tuple_row) for _ in calls]
@@ -276,7 +281,7 @@ class _AsyncSession(Session):
                 # came next there would get the answers to what came before.
                 await self._connection.close()
             raise
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return [await cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         async with AsyncCursor(self._connection) as cursor:
@@ -299,7 +304,7 @@ _TRANSIENT_STATES = {
 
 # libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
 # that speaks another language is retried until the time-out, which is late but right.
-_CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host")
+_CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host", "could not match")
 _PERMANENT_CONNECT_FAULTS = (
     "authentication failed",
     "no password supplied",
@@ -309,9 +314,21 @@ _PERMANENT_CONNECT_FAULTS = (
     "permission denied",
     "could not translate host name",
     "Name or service not known",
-    "certificate",
-    "SSL",
+    "could not match",  # the numbers of hosts, addresses and ports
+    "Servname not supported",  # a port that is no number
+    "definition of service",
+    "service file",
+    "unrecognized configuration parameter",
+    "unsupported startup parameter",  # pgbouncer's words
+    "requirepeer",
     "invalid",
+    # Not all that names SSL: a server that goes down breaks handshakes off.
+    "certificate",
+    "private key",
+    "does not support SSL",
+    "unsupported protocol",
+    "wrong version number",
+    " alert ",
 )
 
 

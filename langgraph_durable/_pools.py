@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_durable._connections import (
@@ -79,13 +79,14 @@ class OwnPools:
         # The first connection is made directly: a pool would hide why it cannot be made until it times out.
         self.reached = False
 
-    def give_up_planning_option(self) -> bool:
+    def give_up_planning_option(self, tried: str) -> bool:
         """After a first connection that failed: tell whether to try again without the option on planning.
 
-        Some poolers refuse startup options that they do not know.
+        Some poolers refuse startup options that they do not know. Of several first connections at once, each must
+        be tried again: what it tried counts, not what another has given up meanwhile.
         """
-        had_it, self.conninfo = self.conninfo != self._plain_conninfo, self._plain_conninfo
-        return had_it
+        self.conninfo = self._plain_conninfo
+        return tried != self._plain_conninfo
 
     def require_open(self) -> None:
         """Refuse to work after `close`."""
@@ -129,10 +130,11 @@ class _BlockingOwnPool(BlockingConnections):
             yield connection
 
     def _connect_first(self) -> Connection[Any]:
+        tried = self._pools.conninfo
         try:
-            return Connection.connect(self._pools.conninfo, **self._pools.connection_options)
+            return Connection.connect(tried, **self._pools.connection_options)
         except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option():
+            if not self._pools.give_up_planning_option(tried):
                 raise
             return self._connect_first()
 
@@ -198,10 +200,11 @@ class _AsyncOwnPools(AsyncConnections):
         return own
 
     async def _connect_first(self) -> AsyncConnection[Any]:
+        tried = self._pools.conninfo
         try:
-            return await AsyncConnection.connect(self._pools.conninfo, **self._pools.connection_options)
+            return await AsyncConnection.connect(tried, **self._pools.connection_options)
         except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option():
+            if not self._pools.give_up_planning_option(tried):
                 raise
             return await self._connect_first()
 
@@ -353,7 +356,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     try:
         given = conninfo_to_dict(conninfo)
-    except psycopg.ProgrammingError as exc:
+        _check(given)
+    except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
             f"not a Postgres connection string ({exc}): pass "
             '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
@@ -366,3 +370,18 @@ def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     for key, value in added.items():
         completed[key] = f"{given[key]} {value}" if given.get(key) else value
     return make_conninfo(conninfo, **completed)
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Refuse what psycopg and the resolver refuse at the first connection, in many ways."""
+    if "connect_timeout" in given:  # ours takes the place of the environment's
+        timeout_from_conninfo(given)
+    for port in str(given.get("port") or "").split(","):
+        if port and not port.strip().isdecimal():
+            raise ValueError(f"port {port!r} is not a number")
+    for host in str(given.get("host") or "").split(","):
+        if not host.startswith(("/", "@")):  # the path of a socket
+            try:
+                host.encode("idna")
+            except UnicodeError as exc:
+                raise ValueError(f"host {host!r} cannot be a name: {exc}") from exc

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import psycopg
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig, ThreadDeleted
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
-from tests.drivers import Saver
+from tests.drivers import Saver, SyncDriver
 
 BAD_CONFIGS: list[Any] = [
     {},
@@ -121,10 +123,89 @@ def test_listing_options_are_checked_before_the_first_step(saver: DurableSaver) 
         saver.alist(config_for("t"), limit=-1)
 
 
-@pytest.mark.parametrize("conninfo", ["nonsense", "postgresql://[::1", "host=/nowhere nokey=1"])
-def test_a_malformed_connection_string_is_refused_at_once(conninfo: str) -> None:
-    with pytest.raises(InvalidConfig, match="connection string"):
+@pytest.mark.parametrize(
+    ("conninfo", "said"),
+    [
+        ("nonsense", "nonsense"),
+        ("postgresql://[::1", "::1"),
+        ("host=/nowhere nokey=1", "nokey"),
+        ("postgresql://localhost/db?nokey=1", "nokey"),
+        ("postgresql://localhost:abc/db", "port 'abc' is not a number"),
+        ("host=localhost,localhost port=5432,x", "port 'x' is not a number"),
+        ("host=localhost port=-1", "port '-1' is not a number"),
+        ("postgresql://localhost/db?connect_timeout=5s", "connect_timeout: '5s'"),
+        ("host=localhost connect_timeout=''", "connect_timeout: ''"),
+        ("host=localhost connect_timeout=nan", "connect_timeout: 'nan'"),
+        ("postgresql://db..internal/db", "host 'db..internal'"),
+        ("host=a\ud800", "surrogates"),
+        (None, "NoneType"),
+        (b"host=localhost", "bytes"),
+    ],
+)
+def test_a_malformed_connection_string_is_refused_at_once(conninfo: Any, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"(?s)connection string \(.*{said}.*: pass \"postgresql://"):
         DurableSaver.from_conn_string(conninfo)
+
+
+def test_unusual_connection_strings_are_taken() -> None:
+    for unusual in (
+        "",
+        "host=/run/a..b,@abstract,::1,db.internal.,my_host port=5432,,1,5433,",
+        "postgresql://u@[fe80::1%25eth0]:5432,h:5433/db",
+        "port=' 5432 ' connect_timeout=1.5",
+        "service=ours connect_timeout=-1",
+    ):
+        DurableSaver.from_conn_string(unusual).close()
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"service": "nosuch"}, 'definition of service "nosuch" not found'),
+        ({"host": "h,h,h", "port": "1,2"}, "could not match 2 port numbers to 3 hosts"),
+        ({"host": "h,h", "hostaddr": "127.0.0.1"}, "could not match 2 host"),
+        ({"port": "99999"}, "invalid port number"),
+        ({"sslmode": "bogus"}, 'invalid sslmode value: "bogus"'),
+        ({"target_session_attrs": "bogus"}, "invalid target_session_attrs"),
+        ({"host": "127.0.0.1", "port": "1", "keepalives": "abc"}, "invalid integer value"),
+        ({"requirepeer": "nosuch"}, "requirepeer"),
+        ({"options": "-c nosuch=1"}, 'unrecognized configuration parameter "nosuch"'),
+        ({"options": "-c work_mem=abc"}, 'invalid value for parameter "work_mem"'),
+        ({"options": "-z"}, "invalid command-line argument"),
+    ],
+)
+async def test_a_connection_string_that_cannot_work_is_not_retried(
+    conninfo: str, driver: str, wrong: dict[str, str], said: str
+) -> None:
+    if "requirepeer" in wrong and not str(conninfo_to_dict(conninfo).get("host")).startswith("/"):
+        pytest.skip("requirepeer is for Unix sockets")
+    started = time.monotonic()
+    async with DurableSaver.from_conn_string(make_conninfo(conninfo, **wrong), retry_timeout=30) as made:
+        driven: Saver = SyncDriver(made) if driver == "sync" else made
+        with pytest.raises(InvalidConfig, match=f"(?s)check the connection string: .*{said}"):
+            await driven.aget_tuple(config_for("t"))
+    assert time.monotonic() - started < 5  # far below the 30 s; a fraction of one on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PGPORT": "abc"}, "Servname not supported|invalid integer"),
+        ({"PGSERVICE": "s", "PGSERVICEFILE": "/nowhere"}, 'service file "/nowhere" not found'),
+    ],
+)
+async def test_an_environment_that_cannot_work_is_not_retried(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    started = time.monotonic()
+    async with DurableSaver.from_conn_string("host=localhost", retry_timeout=30) as made:
+        for driven in (made, SyncDriver(made)):
+            with pytest.raises(InvalidConfig, match=f"check the connection string: .*({said})"):
+                await driven.aget_tuple(config_for("t"))
+    assert time.monotonic() - started < 5
 
 
 def test_bad_constructor_arguments(conninfo: str) -> None:
