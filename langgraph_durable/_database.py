@@ -222,7 +222,7 @@ class AsyncDatabase(Database):
 
 
 def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
-    """Tell whether a statement that ran gives rows. (`cursor.description` would make an object for each column.)"""
+    """Tell whether a statement that ran gives rows; `cursor.description` would make an object for each column."""
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
