@@ -133,6 +133,14 @@ FORGET_QUESTION = Statement("""
 UPDATE {schema}.effects SET asked = array_remove(asked, %(question)s::text) WHERE effect_id = %(effect_id)s::uuid
 """)
 
+FIND_COMPLETED = Statement(
+    "SELECT"
+    + _COLUMNS
+    + """FROM {schema}.effects e
+WHERE e.scope_thread = %(scope_thread)s::text AND e.key = %(key)s::bytea AND e.state = 'completed'
+"""
+)
+
 GET_EFFECT = Statement(
     "SELECT" + _COLUMNS + "FROM {schema}.effects e WHERE e.effect_id = %(effect_id)s::uuid"
 )

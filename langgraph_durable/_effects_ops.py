@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -65,7 +65,7 @@ class Call:
     tool: str
     scope: str
     input_hash: bytes
-    input: Encoded | None
+    encode_input: Callable[[], Encoded | None]
     thread_id: str | None = None
     checkpoint_ns: str | None = None
     checkpoint_id: str | None = None
@@ -129,7 +129,7 @@ async def claim_effect(
 
     Round trips: 1. Transaction: its own. Source: design/effects.md, States.
     """
-    input_type, input_ = call.input or (None, None)
+    input_type, input_ = call.encode_input() or (None, None)
     params = {
         "effect_id": effect_id,
         "scope_thread": call.scope_thread,
@@ -157,6 +157,12 @@ async def claim_effect(
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
             return rows[0][0], EffectRow(*rows[0][1:])
+
+
+async def find_completed(db: Database, call: Call) -> EffectRow | None:
+    """Fetch an effect that was completed: what a replay needs, at the price of one read by key."""
+    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": call.scope_thread, "key": call.key})
+    return EffectRow(*rows[0]) if rows else None
 
 
 async def move_effect(
