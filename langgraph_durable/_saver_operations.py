@@ -31,7 +31,7 @@ from langgraph_durable._listing import Listing
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._ulids import show_ulid
-from langgraph_durable.errors import CompactionRefused, InvalidConfig, PruneFailed
+from langgraph_durable.errors import CompactionRefused, EffectUnresolved, InvalidConfig, PruneFailed
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 
 _SWEEP_BATCH = 50
@@ -160,12 +160,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         if policy.keep_last > 0:
             choose = _retention.keep_newest(policy.keep_last, policy.older_than)
             return await self._remove_from(db, wanted, choose, dry_run=dry_run)
-        threads = {}
-        for thread_id in wanted:
-            removed = await _retention.erase(db, thread_id, _new_ulid(), dry_run=dry_run)
-            if removed.total_rows:
-                threads[thread_id] = removed
-        return PruneReport(threads, dry_run)
+        return await _from_each(
+            wanted,
+            lambda thread_id: _retention.erase(db, thread_id, _new_ulid(), dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     async def _compact(
         self, db: Database, graph: Any, get_state: GetState, thread_ids: Sequence[str]
@@ -208,23 +207,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         dry_run: bool,
         fold: Callable[[str], Awaitable[list[Fold]]] | None = None,
     ) -> PruneReport:
-        threads: dict[str, Removed] = {}
-        failures: dict[str, Exception] = {}
-        for thread_id in thread_ids:
-            try:
-                folds = await fold(thread_id) if fold is not None else []
-                removed = await _retention.remove_checkpoints(
-                    db, thread_id, choose, dry_run=dry_run, folds=folds
-                )
-            except (psycopg.Error, CompactionRefused) as exc:
-                failures[thread_id] = exc
-                continue
-            if removed.total_rows:
-                threads[thread_id] = removed
-        report = PruneReport(threads, dry_run)
-        if failures:
-            raise PruneFailed(report, failures) from next(iter(failures.values()))
-        return report
+        async def remove(thread_id: str) -> Removed:
+            folds = await fold(thread_id) if fold is not None else []
+            return await _retention.remove_checkpoints(db, thread_id, choose, dry_run=dry_run, folds=folds)
+
+        return await _from_each(thread_ids, remove, dry_run=dry_run)
 
     async def _copy_thread(self, db: Database, source: str, target: str) -> None:
         source, target = _config.require_thread_id(source), _config.require_thread_id(target)
@@ -300,6 +287,26 @@ class SaverOperations(BaseCheckpointSaver[str]):
         if self._filter_keys is None and isinstance(self.serde, EncryptedSerializer):
             return _codec.DEFAULT_FILTER_KEYS
         return self._filter_keys
+
+
+async def _from_each(
+    thread_ids: Iterable[str], remove: Callable[[str], Awaitable[Removed]], *, dry_run: bool
+) -> PruneReport:
+    """Remove from each thread by itself: where one fails, the others have lost what they were to lose."""
+    threads: dict[str, Removed] = {}
+    failures: dict[str, Exception] = {}
+    for thread_id in thread_ids:
+        try:
+            removed = await remove(thread_id)
+        except (psycopg.Error, CompactionRefused, EffectUnresolved) as exc:
+            failures[thread_id] = exc
+            continue
+        if removed.total_rows:
+            threads[thread_id] = removed
+    report = PruneReport(threads, dry_run)
+    if failures:
+        raise PruneFailed(report, failures) from next(iter(failures.values()))
+    return report
 
 
 def _new_ulid() -> uuid.UUID:
