@@ -151,6 +151,10 @@ class Database(ABC):
     def _may_retry(self) -> bool: ...
 
     @abstractmethod
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of a transaction of the caller's."""
+
+    @abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Wait, as this database waits."""
 
@@ -182,6 +186,10 @@ class BlockingDatabase(Database):
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
 
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of a transaction of the caller's."""
+        return self._connections.in_transaction()
+
     async def sleep(self, seconds: float) -> None:
         """Block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 (never run by an event loop)
@@ -211,6 +219,10 @@ class AsyncDatabase(Database):
 
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
+
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of a transaction of the caller's."""
+        return await self._connections.in_transaction()
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the task."""
