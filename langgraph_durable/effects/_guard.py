@@ -136,7 +136,8 @@ class Guard:
         if await self.db.in_transaction():
             raise EffectError(
                 f"the effect {self.call.tool!r} would be recorded in your open transaction, and forgotten if that is "
-                "taken back: give the saver a pool, or commit first; for rows of this database, use EffectLog.transaction"
+                "taken back: give the saver a pool, or commit first; for rows of this database there is "
+                "EffectLog.transaction"
             )
         # Most calls are new, or replays, which need nothing else: one read by key.
         known = await ops.find_completed(self.db, self.call)
