@@ -451,7 +451,8 @@ class Guard:
             if isinstance(cause, ConnectionRefusedError):
                 return True
             seen.add(id(cause))
-            cause = cause.__cause__ or cause.__context__
+            # Not by __context__: an error raised while a refused connection was handled tells of what came next.
+            cause = cause.__cause__ or next((a for a in cause.args if isinstance(a, BaseException)), None)
         return False
 
     async def _report(
