@@ -183,6 +183,7 @@ async def move_effect(
     Round trips: 1.
     """
     assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101
+    error, actor, reason = _storable(outcome.error), _storable(actor), _storable(reason)
     result_type, data = outcome.result or (None, None)
     is_large = data is not None and len(data) > _INLINE_BYTES
     rows = await db.fetch(
@@ -199,7 +200,7 @@ async def move_effect(
             "task_id": task_id,
             "run_id": run_id,
             "source": outcome.source,
-            "error": outcome.error,
+            "error": error,
             "result_type": result_type,
             "result": None if is_large else data,
             "large": data if is_large else None,
@@ -277,6 +278,13 @@ async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, ch
     """Tell whether a checkpoint is stored."""
     [(exists,)] = await db.fetch(sql.CHECKPOINT_EXISTS, (thread_id, checkpoint_ns, checkpoint_id))
     return bool(exists)
+
+
+def _storable(text: str | None) -> str | None:
+    """Return a text that others wrote without what Postgres cannot hold: NUL and lone surrogates."""
+    if text is None:
+        return None
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _effects(rows: Sequence[Row]) -> list[EffectRow]:
