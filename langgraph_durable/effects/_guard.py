@@ -26,6 +26,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import _codec
 from langgraph_durable import _effect_statements as sql
@@ -430,11 +431,11 @@ class Guard:
         if _questions.is_interrupt(exc):
             outcome, origins = Outcome("suspended"), ["claimed", "issued"]
         elif attempt.row.state == "claimed" or self.is_definite(exc):
-            outcome, origins = Outcome("failed", error=_describe(exc)), ["claimed", "issued", "unknown"]
+            outcome, origins = Outcome("failed", error=self._describe(exc)), ["claimed", "issued", "unknown"]
         else:
-            outcome, origins = Outcome("unknown", error=_describe(exc)), ["issued"]
+            outcome, origins = Outcome("unknown", error=self._describe(exc)), ["issued"]
         try:
-            await self._report(attempt, outcome, origins=origins, reason=_describe(exc))  # type: ignore[arg-type]
+            await self._report(attempt, outcome, origins=origins, reason=self._describe(exc))  # type: ignore[arg-type]
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
@@ -493,6 +494,11 @@ class Guard:
     def record(self, row: EffectRow) -> EffectRecord:
         """Return an effect as its verify and the log's readers see it."""
         return record_of(self.serde, row)
+
+    def _describe(self, exc: BaseException) -> str:
+        if isinstance(self.serde, EncryptedSerializer):  # the text may tell arguments, and is stored as it is
+            return type(exc).__name__
+        return f"{type(exc).__name__}: {exc}"[:2000]
 
     def _what(self, row: EffectRow) -> str:
         thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
@@ -583,7 +589,3 @@ def call_of(
             "run_id": place.run_id,
         }
     return Call(key, tool, scope, digest(tool, canonical(args)), input_, **located, **ids)
-
-
-def _describe(exc: BaseException) -> str:
-    return f"{type(exc).__name__}: {exc}"[:2000]
