@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -287,14 +287,16 @@ class Guard:
 
     async def _verify(self, row: EffectRow) -> Finding:
         assert self.policy.verify is not None  # noqa: S101 (asked for by the caller)
-        if iscoroutinefunction(self.policy.verify) and isinstance(self.db, BlockingDatabase):
-            raise EffectError(f"verify of {self.call.tool!r} is async, but the tool is not: make both alike")
         try:
             finding = self.policy.verify(self.record(row))
-            if isawaitable(finding):
+            if isawaitable(finding) and not isinstance(self.db, BlockingDatabase):
                 finding = await finding
         except Exception as exc:
             raise self._unknown(row, exc) from exc
+        if isawaitable(finding):
+            if iscoroutine(finding):
+                finding.close()
+            raise EffectError(f"verify of {self.call.tool!r} is async, but the tool is not: make both alike")
         if not isinstance(finding, (Happened, NotHappened, Undetermined)):
             raise EffectError(
                 f"verify of {self.call.tool!r} returned {finding!r:.100}: return Happened(result), NotHappened() or "
