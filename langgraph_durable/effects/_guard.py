@@ -277,8 +277,9 @@ class Guard:
             elif finding.retry_in is not None and await self._sleep_until(finding.retry_in, deadline):
                 return None
         if policy.on_unknown == "retry" and run_again:
+            # From the first attempt on: when the vendor saw this key first is not known better.
             window = policy.vendor_window
-            if window is None or row.now - row.attempted_at < window:
+            if window is None or row.now - row.first_attempt_at < window:
                 return await self._take_over(row, "the vendor knows its key")
         if policy.on_unknown in ("ask", "retry") and self.place is not None:
             await _questions.ask(self, row)
