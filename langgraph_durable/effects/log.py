@@ -30,7 +30,7 @@ from langgraph_durable.effects._guard import (
     running,
 )
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
-from langgraph_durable.effects.policy import EffectPolicy, Finding
+from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectConflict, EffectError, InvalidConfig
 
 if TYPE_CHECKING:
@@ -419,6 +419,10 @@ class EffectLog:
         self, db: Database, effect_id: str, finding: Finding | None, note: str | None, actor: str | None
     ) -> EffectRecord:
         ulid = _require_ulid(effect_id)
+        if finding is not None and not isinstance(finding, (Happened, NotHappened)):
+            raise EffectError(
+                f"decide by Happened(result), NotHappened(), or None to abandon the effect; got {finding!r:.100}"
+            )
         row = await ops.get_effect(db, ulid)
         if row is not None and row.state == "issued" and _is_expired(row):
             outcome = Outcome("unknown", error="its owner gave no sign of life")
