@@ -483,7 +483,8 @@ class Guard:
             attempt.row = moved
             return
         now = await ops.get_effect(self.db, row.effect_id)
-        if now is not None and now.fence == row.fence and now.state == outcome.state:
+        ended = (row.fence, outcome.state, outcome.source)
+        if now is not None and (now.fence, now.state, now.source or outcome.source) == ended:
             return  # the statement ran, and its answer was lost: it was retried
         said = f"refused: owner of fence {row.fence} reported {outcome.state}"
         await ops.record_refusal(self.db, row.effect_id, row.fence, owner(), said)
