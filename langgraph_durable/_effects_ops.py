@@ -241,7 +241,7 @@ async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
     return EffectRow(*rows[0]) if rows else None
 
 
-async def get_large_result(db: Database, effect_id: uuid.UUID) -> bytes | None:
+async def get_large_result(db: Database | Session, effect_id: uuid.UUID) -> bytes | None:
     """Fetch a result that is stored apart."""
     rows = await db.fetch(sql.GET_RESULT, (effect_id,))
     return rows[0][0] if rows else None

@@ -31,7 +31,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph_durable import _codec
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import BlockingDatabase, Database
+from langgraph_durable._database import BlockingDatabase, Database, Session
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._ulids import show_ulid
@@ -346,7 +346,7 @@ class Guard:
 
     # --- replay ---
 
-    async def _replay(self, row: EffectRow) -> Attempt:
+    async def _replay(self, row: EffectRow, session: Session | None = None) -> Attempt:
         if self.policy.on_fork == "raise" and self._is_fork(row):
             raise EffectForked(
                 f"{self._what(row)} was done on another branch of the thread's history, and its policy "
@@ -358,7 +358,7 @@ class Guard:
                 "again: make the tool return plain data"
             )
         attempt = Attempt(row, self.policy, replayed=True)
-        encoded = await self._stored_result(row)
+        encoded = await self._stored_result(row, session)
         if encoded is None and row.result_type is not None:
             raise EffectError(
                 f"the result of {self._what(row)} has expired: only that it took place is known"
@@ -375,12 +375,14 @@ class Guard:
         """Tell whether it was done for another checkpoint than the one this task was made from."""
         return self.place is not None and row.scope == "call" and row.task_id != self.place.task_id
 
-    async def _stored_result(self, row: EffectRow) -> tuple[str, bytes] | None:
+    async def _stored_result(
+        self, row: EffectRow, session: Session | None = None
+    ) -> tuple[str, bytes] | None:
         if row.result_type is None:
             return None
         data = row.result
         if data is None:
-            data = await ops.get_large_result(self.db, row.effect_id)
+            data = await ops.get_large_result(session or self.db, row.effect_id)
         return (row.result_type, data) if data is not None else None
 
     # --- end ---

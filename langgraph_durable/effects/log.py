@@ -493,7 +493,7 @@ async def _begin_in(guard: Guard, session: Any) -> Attempt:
             f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
             "use another key, or resolve it first"
         )
-    return await guard._replay(row)
+    return await guard._replay(row, session)
 
 
 async def _complete_in(guard: Guard, session: Any, handle: _InTransaction) -> None:
