@@ -141,7 +141,10 @@ async def claim_effect(
     while True:
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
-            return rows[0][0], EffectRow(*rows[0][1:])
+            kind, row = rows[0][0], EffectRow(*rows[0][1:])
+            # It has the id that this very call made: it was claimed here, the answer was lost, and this is the retry.
+            mine = row.effect_id == effect_id and row.fence == 1 and row.state == state
+            return (sql.MINE if mine else kind), row
 
 
 async def move_effect(
