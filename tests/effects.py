@@ -71,7 +71,7 @@ class Log:
         with self.inner.transaction(name, key=key, args=args) as (cursor, e):
 
             async def execute(query: str, params: Sequence[Any] | None = None) -> Any:
-                return cursor.execute(query, params)  # type: ignore[arg-type]
+                return cursor.execute(query, params)
 
             yield execute, e
 
@@ -107,7 +107,7 @@ class Log:
         [found] = await self.list()
         return found
 
-    async def moves(self) -> list[tuple[str | None, str]]:
+    async def moves(self) -> Sequence[tuple[str | None, str]]:
         """What states the only effect went through, by its history."""
         return [(e.from_state, e.to_state) for e in await self.history((await self.only()).effect_id)]
 
@@ -126,7 +126,8 @@ def age(conninfo: str, by: timedelta = timedelta(hours=1)) -> None:
     """Make every effect older, and so every lease end if it was no longer than that."""
     with psycopg.connect(conninfo) as connection:
         connection.execute(
-            f"UPDATE {SCHEMA}.effects SET lease_until = lease_until - %(by)s, attempted_at = attempted_at - %(by)s",
+            f"UPDATE {SCHEMA}.effects SET lease_until = lease_until - %(by)s, "
+            "attempted_at = attempted_at - %(by)s, first_attempt_at = first_attempt_at - %(by)s",
             {"by": by},
         )
 
