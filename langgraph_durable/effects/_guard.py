@@ -36,7 +36,7 @@ from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions
-from langgraph_durable.effects._calls import Place, canonical, digest, vendor_key_of
+from langgraph_durable.effects._calls import Place, canonical, digest, sorted_by_depth, vendor_key_of
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened, Undetermined
 from langgraph_durable.errors import (
     CheckpointCorrupted,
@@ -197,7 +197,9 @@ class Guard:
                 'would forget that it was asked for. Use durability "async" or "sync", or give the effect a key='
             )
         deadline, delay = time.monotonic() + _BARRIER_TIMEOUT, 0.001
-        for ns, checkpoint_id in place.checkpoints.items():
+        # A task's namespace names the checkpoint of the graph around it once more, which is not stored twice.
+        graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(place.checkpoints))}
+        for checkpoint_id, ns in graphs.items():
             key = (place.thread_id, ns, checkpoint_id)
             while key not in self.saver._stored:
                 # The put may be on its way in another task or thread of this process.
