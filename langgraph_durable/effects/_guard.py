@@ -125,6 +125,8 @@ class Guard:
         self.place = place
         self.named = named
         """Whether the caller gave the key, which no lost checkpoint can change."""
+        self.problem: str | None = None
+        """What is wrong with the last answer of a human, who is to be asked again."""
 
     # --- begin ---
 
@@ -237,8 +239,7 @@ class Guard:
         if row.state == "issued":
             await self._expire(row)
             return None
-        twin = Guard(self.db, self.saver, self.leases, self.call, self.policy, self.place, named=self.named)
-        await twin._settle(row, deadline, run_again=False)
+        await self._settle(row, deadline, run_again=False)
         after = await ops.get_effect(self.db, row.effect_id)
         if after is None or after.state != "completed":
             return None

@@ -65,7 +65,8 @@ async def pass_over(guard: Guard, row: EffectRow) -> bool:
             continue
         decision = answer.get("decision") if isinstance(answer, Mapping) else None
         if row.state == "unknown" and row.fence == int(fence):
-            moved = await _heed(guard, row, answer) is None or moved
+            guard.problem = await _heed(guard, row, answer)
+            moved = guard.problem is None or moved
     if decision == "failed" and not moved:
         await _refuse(guard, row)
     return moved
@@ -75,13 +76,12 @@ async def ask(guard: Guard, row: EffectRow) -> None:
     """Ask a human what became of an effect; the graph waits for the answer by LangGraph's interrupt."""
     assert guard.place is not None  # noqa: S101 (outside of a graph nobody can be asked)
     guard.place.execution.count(("passed over", row.effect_id))
-    problem: str | None = None
     asked = len(row.asked)
     while True:
         question = f"{guard.place.task_id}/{row.fence}/{asked}"
         await ops.record_question(guard.db, row.effect_id, question)
-        problem = await _heed(guard, row, _interrupt(guard, row, problem))
-        if problem is None:
+        guard.problem = await _heed(guard, row, _interrupt(guard, row, guard.problem))
+        if guard.problem is None:
             return
         asked += 1
 
