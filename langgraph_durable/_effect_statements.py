@@ -48,12 +48,12 @@ WITH seen AS MATERIALIZED (
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
         effect_id, key, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id, message_id, tool_call_id, tool, scope,
-        input_hash, input_type, input, state, owner, lease_until
+        input_hash, input_type, input, state, owner, lease_until, asked
     )
     SELECT %(effect_id)s::uuid, %(key)s::bytea, %(thread_id)s::text, %(checkpoint_ns)s::text,
         %(checkpoint_id)s::text, %(task_id)s::text, %(run_id)s::text, %(message_id)s::text, %(tool_call_id)s::text,
         %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text, %(input)s::bytea,
-        %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
+        %(state)s::text, %(actor)s::text, now() + %(lease)s::interval, %(asked)s::text[]
     WHERE NOT EXISTS (
         SELECT FROM seen WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()

@@ -98,6 +98,7 @@ async def claim_effect(
     lease: timedelta,
     *,
     heed_twins: bool,
+    asked: Sequence[str] = (),
 ) -> tuple[int, EffectRow]:
     """Claim an effect, or return it as it is, or a twin of it that must be resolved first.
 
@@ -110,6 +111,7 @@ async def claim_effect(
         lease: Time until another worker may take the owner for dead, on the server's clock.
         heed_twins: Whether a first claim waits for effects of the same thread, tool and arguments whose end nobody
             knows.
+        asked: Questions about twins on which the task that claims has spent interrupts.
 
     Returns:
         MINE, SEEN or TWIN, and the effect, or its twin.
@@ -137,6 +139,7 @@ async def claim_effect(
         "reason": None,
         "lease": lease,
         "heed_twins": heed_twins,
+        "asked": list(asked),
     }
     while True:
         rows = await db.fetch(sql.CLAIM, params)

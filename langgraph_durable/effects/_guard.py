@@ -139,6 +139,7 @@ class Guard:
         await self._await_checkpoints()
         deadline = time.monotonic() + self.policy.wait.total_seconds()
         delay = _FIRST_WAIT
+        twin_questions: list[str] = []
         while True:
             kind, row = await ops.claim_effect(
                 self.db,
@@ -148,13 +149,16 @@ class Guard:
                 owner(),
                 self.policy.lease,
                 heed_twins=not (self.named or self.policy.idempotent),
+                asked=twin_questions,
             )
-            if kind != sql.TWIN and await _questions.pass_over(self, row):
+            if kind == sql.TWIN:
+                twin_questions = _questions.of_task(self, row)
+            if await _questions.pass_over(self, row):
                 continue
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
             if kind == sql.TWIN:
-                if (attempt := await self._settle_twin(row, deadline, state)) is not None:
+                if (attempt := await self._settle_twin(row, deadline, state, twin_questions)) is not None:
                     return attempt
                 continue
             if row.input_hash != self.call.input_hash:
@@ -234,7 +238,9 @@ class Guard:
 
     # --- unknown ---
 
-    async def _settle_twin(self, row: EffectRow, deadline: float, state: State) -> Attempt | None:
+    async def _settle_twin(
+        self, row: EffectRow, deadline: float, state: State, asked: list[str]
+    ) -> Attempt | None:
         """Find out what became of a twin; if it happened, so did this."""
         if row.state == "issued":
             await self._expire(row)
@@ -244,7 +250,14 @@ class Guard:
         if after is None or after.state != "completed":
             return None
         kind, mine = await ops.claim_effect(
-            self.db, self.call, ops.new_effect_id(), state, owner(), self.policy.lease, heed_twins=False
+            self.db,
+            self.call,
+            ops.new_effect_id(),
+            state,
+            owner(),
+            self.policy.lease,
+            heed_twins=False,
+            asked=asked,
         )
         if kind != sql.MINE:
             return None

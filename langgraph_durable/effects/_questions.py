@@ -38,6 +38,13 @@ def raised_command(exc: BaseException) -> Any:
     return exc.args[0] if isinstance(exc, ParentCommand) else None
 
 
+def of_task(guard: Guard, row: EffectRow) -> list[str]:
+    """Return the questions that earlier executions of this task asked about an effect, or about a twin of it."""
+    if guard.place is None:
+        return []
+    return [question for question in row.asked if question.split("/")[0] == guard.place.task_id]
+
+
 async def pass_over(guard: Guard, row: EffectRow) -> bool:
     """Spend the interrupts that earlier executions of this task spent on an effect, and heed their answers.
 
@@ -51,10 +58,8 @@ async def pass_over(guard: Guard, row: EffectRow) -> bool:
     if place is None or not row.asked or place.execution.count(("passed over", row.effect_id)):
         return False
     moved, decision = False, None
-    for question in row.asked:
-        task_id, fence, _ = question.split("/")
-        if task_id != place.task_id:
-            continue
+    for question in of_task(guard, row):
+        _, fence, _ = question.split("/")
         try:
             answer = _interrupt(guard, row, None)
         except Exception as exc:
