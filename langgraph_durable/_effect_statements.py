@@ -23,8 +23,9 @@ _EVENT: LiteralString = """
 """
 
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
-# claim, effects of the same thread, tool and arguments under another key, whose end nobody knows. No row at all: it was
-# claimed just now by another, which this snapshot does not show.
+# claim, effects of the same thread, tool and arguments under another key, whose end nobody knows. (Not those of the same
+# message or, of code, the same checkpoint: whoever asks for a thing twice at once wants it twice.) No row at all: it
+# was claimed just now by another, which this snapshot does not show.
 MINE, SEEN, TWIN = range(3)
 
 # What may not be claimed is seen before anything is written, so that a replay writes nothing; what comes to be
@@ -42,16 +43,18 @@ WITH seen AS MATERIALIZED (
     + """FROM {schema}.effects e
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
     AND (e.state = 'unknown' OR e.state = 'issued' AND e.lease_until < now())
+    AND CASE WHEN %(message_id)s::text IS NOT NULL THEN e.message_id IS DISTINCT FROM %(message_id)s::text
+        ELSE e.message_id IS NOT NULL OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text END
     AND %(heed_twins)s::bool AND NOT EXISTS (SELECT FROM seen)
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
         effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id, message_id,
-        tool_call_id, tool, scope, input_hash, input_type, input, state, owner, lease_until
+        tool_call_id, tool, scope, input_hash, input_type, input, state, owner, lease_until, asked
     )
     SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, %(vendor_seed)s::bytea, %(thread_id)s::text,
         %(checkpoint_ns)s::text, %(checkpoint_id)s::text, %(task_id)s::text, %(run_id)s::text, %(message_id)s::text,
         %(tool_call_id)s::text, %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text,
-        %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
+        %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval, %(asked)s::text[]
     WHERE NOT EXISTS (
         SELECT FROM seen WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()

@@ -111,6 +111,7 @@ async def claim_effect(
     lease: timedelta,
     *,
     heed_twins: bool,
+    asked: Sequence[str] = (),
 ) -> tuple[int, EffectRow]:
     """Claim an effect, or return it as it is, or a twin of it that must be resolved first.
 
@@ -123,6 +124,7 @@ async def claim_effect(
         lease: Time until another worker may take the owner for dead, on the server's clock.
         heed_twins: Whether a first claim waits for effects of the same thread, tool and arguments whose end nobody
             knows.
+        asked: Questions about twins on which the task that claims has spent interrupts.
 
     Returns:
         MINE, SEEN or TWIN, and the effect, or its twin.
@@ -152,11 +154,15 @@ async def claim_effect(
         "reason": None,
         "lease": lease,
         "heed_twins": heed_twins,
+        "asked": list(asked),
     }
     while True:
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
-            return rows[0][0], EffectRow(*rows[0][1:])
+            kind, row = rows[0][0], EffectRow(*rows[0][1:])
+            # It has the id that this very call made: it was claimed here, the answer was lost, and this is the retry.
+            mine = row.effect_id == effect_id and row.fence == 1 and row.state == state
+            return (sql.MINE if mine else kind), row
 
 
 async def find_completed(db: Database, call: Call) -> EffectRow | None:
@@ -204,6 +210,7 @@ async def move_effect(
     Round trips: 1.
     """
     assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101
+    error, actor, reason = _storable(outcome.error), _storable(actor), _storable(reason)
     result_type, data = outcome.result or (None, None)
     is_large = data is not None and len(data) > _INLINE_BYTES
     rows = await db.fetch(
@@ -220,7 +227,7 @@ async def move_effect(
             "task_id": task_id,
             "run_id": run_id,
             "source": outcome.source,
-            "error": outcome.error,
+            "error": error,
             "result_type": result_type,
             "result": None if is_large else data,
             "large": data if is_large else None,
@@ -261,7 +268,7 @@ async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
     return EffectRow(*rows[0]) if rows else None
 
 
-async def get_large_result(db: Database, effect_id: uuid.UUID) -> bytes | None:
+async def get_large_result(db: Database | Session, effect_id: uuid.UUID) -> bytes | None:
     """Fetch a result that is stored apart."""
     rows = await db.fetch(sql.GET_RESULT, (effect_id,))
     return rows[0][0] if rows else None
@@ -298,6 +305,13 @@ async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, ch
     """Tell whether a checkpoint is stored."""
     [(exists,)] = await db.fetch(sql.CHECKPOINT_EXISTS, (thread_id, checkpoint_ns, checkpoint_id))
     return bool(exists)
+
+
+def _storable(text: str | None) -> str | None:
+    """Return a text that others wrote without what Postgres cannot hold: NUL and lone surrogates."""
+    if text is None:
+        return None
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _effects(rows: Sequence[Row]) -> list[EffectRow]:

@@ -73,6 +73,11 @@ def parent_ns(task_ns: str) -> str:
     return task_ns.rpartition("|")[0]
 
 
+def sorted_by_depth(checkpoints: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return namespaces and their checkpoints, the outermost first."""
+    return sorted(checkpoints.items(), key=lambda item: len(item[0]))
+
+
 class Execution:
     """One execution of one task: what is counted anew when the task runs again."""
 

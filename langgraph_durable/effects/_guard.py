@@ -22,20 +22,21 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import _codec
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import BlockingDatabase, Database
+from langgraph_durable._database import BlockingDatabase, Database, Session
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions
-from langgraph_durable.effects._calls import Place, canonical, digest, vendor_key_of
+from langgraph_durable.effects._calls import Place, canonical, digest, sorted_by_depth, vendor_key_of
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened, Undetermined
 from langgraph_durable.errors import (
     CheckpointCorrupted,
@@ -124,6 +125,8 @@ class Guard:
         self.place = place
         self.named = named
         """Whether the caller gave the key, which no lost checkpoint can change."""
+        self.problem: str | None = None
+        """What is wrong with the last answer of a human, who is to be asked again."""
 
     # --- begin ---
 
@@ -150,6 +153,7 @@ class Guard:
         await self._await_checkpoints()
         deadline = time.monotonic() + self.policy.wait.total_seconds()
         delay = _FIRST_WAIT
+        twin_questions: list[str] = []
         while True:
             kind, row = await ops.claim_effect(
                 self.db,
@@ -159,13 +163,16 @@ class Guard:
                 owner(),
                 self.policy.lease,
                 heed_twins=not (self.named or self.policy.idempotent),
+                asked=twin_questions,
             )
-            if kind != sql.TWIN and await _questions.pass_over(self, row):
+            if kind == sql.TWIN:
+                twin_questions = _questions.of_task(self, row)
+            if await _questions.pass_over(self, row):
                 continue
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
             if kind == sql.TWIN:
-                if (attempt := await self._settle_twin(row, deadline, state)) is not None:
+                if (attempt := await self._settle_twin(row, deadline, state, twin_questions)) is not None:
                     return attempt
                 continue
             if row.input_hash != self.call.input_hash:
@@ -210,7 +217,9 @@ class Guard:
                 'would forget that it was asked for. Use durability "async" or "sync", or give the effect a key='
             )
         deadline, delay = time.monotonic() + _BARRIER_TIMEOUT, 0.001
-        for ns, checkpoint_id in place.checkpoints.items():
+        # A task's namespace names the checkpoint of the graph around it once more, which is not stored twice.
+        graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(place.checkpoints))}
+        for checkpoint_id, ns in graphs.items():
             key = (place.thread_id, ns, checkpoint_id)
             while key not in self.saver._stored:
                 # The put may be on its way in another task or thread of this process.
@@ -243,18 +252,26 @@ class Guard:
 
     # --- unknown ---
 
-    async def _settle_twin(self, row: EffectRow, deadline: float, state: State) -> Attempt | None:
+    async def _settle_twin(
+        self, row: EffectRow, deadline: float, state: State, asked: list[str]
+    ) -> Attempt | None:
         """Find out what became of a twin; if it happened, so did this."""
         if row.state == "issued":
             await self._expire(row)
             return None
-        twin = Guard(self.db, self.saver, self.leases, self.call, self.policy, self.place, named=self.named)
-        await twin._settle(row, deadline, run_again=False)
+        await self._settle(row, deadline, run_again=False)
         after = await ops.get_effect(self.db, row.effect_id)
         if after is None or after.state != "completed":
             return None
         kind, mine = await ops.claim_effect(
-            self.db, self.call, ops.new_effect_id(), state, owner(), self.policy.lease, heed_twins=False
+            self.db,
+            self.call,
+            ops.new_effect_id(),
+            state,
+            owner(),
+            self.policy.lease,
+            heed_twins=False,
+            asked=asked,
         )
         if kind != sql.MINE:
             return None
@@ -290,8 +307,9 @@ class Guard:
             elif finding.retry_in is not None and await self._sleep_until(finding.retry_in, deadline):
                 return None
         if policy.on_unknown == "retry" and run_again:
+            # From the first attempt on: when the vendor saw this key first is not known better.
             window = policy.vendor_window
-            if window is None or row.now - row.attempted_at < window:
+            if window is None or row.now - row.first_attempt_at < window:
                 return await self._take_over(row, "the vendor knows its key")
         if policy.on_unknown in ("ask", "retry") and self.place is not None:
             await _questions.ask(self, row)
@@ -300,14 +318,16 @@ class Guard:
 
     async def _verify(self, row: EffectRow) -> Finding:
         assert self.policy.verify is not None  # noqa: S101 (asked for by the caller)
-        if iscoroutinefunction(self.policy.verify) and isinstance(self.db, BlockingDatabase):
-            raise EffectError(f"verify of {self.call.tool!r} is async, but the tool is not: make both alike")
         try:
             finding = self.policy.verify(self.record(row))
-            if isawaitable(finding):
+            if isawaitable(finding) and not isinstance(self.db, BlockingDatabase):
                 finding = await finding
         except Exception as exc:
             raise self._unknown(row, exc) from exc
+        if isawaitable(finding):
+            if iscoroutine(finding):
+                finding.close()
+            raise EffectError(f"verify of {self.call.tool!r} is async, but the tool is not: make both alike")
         if not isinstance(finding, (Happened, NotHappened, Undetermined)):
             raise EffectError(
                 f"verify of {self.call.tool!r} returned {finding!r:.100}: return Happened(result), NotHappened() or "
@@ -356,7 +376,7 @@ class Guard:
 
     # --- replay ---
 
-    async def _replay(self, row: EffectRow) -> Attempt:
+    async def _replay(self, row: EffectRow, session: Session | None = None) -> Attempt:
         if self.policy.on_fork == "raise" and self._is_fork(row):
             raise EffectForked(
                 f"{self._what(row)} was done on another branch of the thread's history, and its policy "
@@ -368,7 +388,7 @@ class Guard:
                 "again: make the tool return plain data"
             )
         attempt = Attempt(row, self.policy, replayed=True)
-        encoded = await self._stored_result(row)
+        encoded = await self._stored_result(row, session)
         if row.expired_at is not None:
             raise EffectError(
                 f"the result of {self._what(row)} has expired: only that it took place is known"
@@ -385,12 +405,14 @@ class Guard:
         """Tell whether it was done for another checkpoint than the one this task was made from."""
         return self.place is not None and row.scope == "call" and row.task_id != self.place.task_id
 
-    async def _stored_result(self, row: EffectRow) -> tuple[str, bytes] | None:
+    async def _stored_result(
+        self, row: EffectRow, session: Session | None = None
+    ) -> tuple[str, bytes] | None:
         if row.result_type is None:
             return None
         data = row.result
         if data is None:
-            data = await ops.get_large_result(self.db, row.effect_id)
+            data = await ops.get_large_result(session or self.db, row.effect_id)
         return (row.result_type, data) if data is not None else None
 
     # --- end ---
@@ -444,11 +466,11 @@ class Guard:
         if _questions.is_interrupt(exc):
             outcome, origins = Outcome("suspended"), ["claimed", "issued"]
         elif attempt.row.state == "claimed" or self.is_definite(exc):
-            outcome, origins = Outcome("failed", error=_describe(exc)), ["claimed", "issued", "unknown"]
+            outcome, origins = Outcome("failed", error=self._describe(exc)), ["claimed", "issued", "unknown"]
         else:
-            outcome, origins = Outcome("unknown", error=_describe(exc)), ["issued"]
+            outcome, origins = Outcome("unknown", error=self._describe(exc)), ["issued"]
         try:
-            await self._report(attempt, outcome, origins=origins, reason=_describe(exc))  # type: ignore[arg-type]
+            await self._report(attempt, outcome, origins=origins, reason=self._describe(exc))  # type: ignore[arg-type]
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
@@ -465,7 +487,8 @@ class Guard:
             if isinstance(cause, ConnectionRefusedError):
                 return True
             seen.add(id(cause))
-            cause = cause.__cause__ or cause.__context__
+            # Not by __context__: an error raised while a refused connection was handled tells of what came next.
+            cause = cause.__cause__ or next((a for a in cause.args if isinstance(a, BaseException)), None)
         return False
 
     async def _report(
@@ -492,7 +515,8 @@ class Guard:
             attempt.row = moved
             return
         now = await ops.get_effect(self.db, row.effect_id)
-        if now is not None and now.fence == row.fence and now.state == outcome.state:
+        ended = (row.fence, outcome.state, outcome.source)
+        if now is not None and (now.fence, now.state, now.source or outcome.source) == ended:
             return  # the statement ran, and its answer was lost: it was retried
         said = f"refused: owner of fence {row.fence} reported {outcome.state}"
         await ops.record_refusal(self.db, row.effect_id, row.fence, owner(), said)
@@ -506,6 +530,11 @@ class Guard:
     def record(self, row: EffectRow) -> EffectRecord:
         """Return an effect as its verify and the log's readers see it."""
         return record_of(self.serde, row)
+
+    def _describe(self, exc: BaseException) -> str:
+        if isinstance(self.serde, EncryptedSerializer):  # the text may tell arguments, and is stored as it is
+            return type(exc).__name__
+        return f"{type(exc).__name__}: {exc}"[:2000]
 
     def _what(self, row: EffectRow) -> str:
         thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
@@ -598,7 +627,3 @@ def call_of(
             "run_id": place.run_id,
         }
     return Call(key, tool, scope, digest(tool, canonical(args)), encode_input, **located, **ids)
-
-
-def _describe(exc: BaseException) -> str:
-    return f"{type(exc).__name__}: {exc}"[:2000]

@@ -38,6 +38,13 @@ def raised_command(exc: BaseException) -> Any:
     return exc.args[0] if isinstance(exc, ParentCommand) else None
 
 
+def of_task(guard: Guard, row: EffectRow) -> list[str]:
+    """Return the questions that earlier executions of this task asked about an effect, or about a twin of it."""
+    if guard.place is None:
+        return []
+    return [question for question in row.asked if question.split("/")[0] == guard.place.task_id]
+
+
 async def pass_over(guard: Guard, row: EffectRow) -> bool:
     """Spend the interrupts that earlier executions of this task spent on an effect, and heed their answers.
 
@@ -51,10 +58,8 @@ async def pass_over(guard: Guard, row: EffectRow) -> bool:
     if place is None or not row.asked or place.execution.count(("passed over", row.effect_id)):
         return False
     moved, decision = False, None
-    for question in row.asked:
-        task_id, fence, _ = question.split("/")
-        if task_id != place.task_id:
-            continue
+    for question in of_task(guard, row):
+        _, fence, _ = question.split("/")
         try:
             answer = _interrupt(guard, row, None)
         except Exception as exc:
@@ -65,7 +70,8 @@ async def pass_over(guard: Guard, row: EffectRow) -> bool:
             continue
         decision = answer.get("decision") if isinstance(answer, Mapping) else None
         if row.state == "unknown" and row.fence == int(fence):
-            moved = await _heed(guard, row, answer) is None or moved
+            guard.problem = await _heed(guard, row, answer)
+            moved = guard.problem is None or moved
     if decision == "failed" and not moved:
         await _refuse(guard, row)
     return moved
@@ -75,13 +81,12 @@ async def ask(guard: Guard, row: EffectRow) -> None:
     """Ask a human what became of an effect; the graph waits for the answer by LangGraph's interrupt."""
     assert guard.place is not None  # noqa: S101 (outside of a graph nobody can be asked)
     guard.place.execution.count(("passed over", row.effect_id))
-    problem: str | None = None
     asked = len(row.asked)
     while True:
         question = f"{guard.place.task_id}/{row.fence}/{asked}"
         await ops.record_question(guard.db, row.effect_id, question)
-        problem = await _heed(guard, row, _interrupt(guard, row, problem))
-        if problem is None:
+        guard.problem = await _heed(guard, row, _interrupt(guard, row, guard.problem))
+        if guard.problem is None:
             return
         asked += 1
 

@@ -14,8 +14,9 @@ from psycopg import AsyncCursor, Cursor
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
+from langgraph_durable._config import require_limit, require_text
 from langgraph_durable._database import Database, run_now
-from langgraph_durable._effect_records import EffectEvent, EffectRecord, State
+from langgraph_durable._effect_records import TRANSITIONS, EffectEvent, EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._ulids import parse_ulid, show_ulid
 from langgraph_durable.effects._calls import Place, find_place, named_key
@@ -30,7 +31,7 @@ from langgraph_durable.effects._guard import (
     running,
 )
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
-from langgraph_durable.effects.policy import EffectPolicy, Finding
+from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectConflict, EffectError, InvalidConfig
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ class EffectLog:
         return Guard(db, self._saver, self._leases, call, policy, place, named=named)
 
     def _named(self, name: str, key: str, args: Any) -> tuple[Call, Place | None]:
+        if not require_text(name, "name"):
+            raise InvalidConfig("name= must say what is done, such as 'charge', got ''")
         if not isinstance(key, str) or not key:
             raise EffectError(f"key= must be text that names the effect among all of {name!r}, got {key!r}")
         place = find_place()
@@ -370,14 +373,21 @@ class EffectLog:
         after: str | None,
         limit: int | None,
     ) -> Any:  # a list: in this class `list` is the method
+        states: Sequence[State] | None = [state] if isinstance(state, str) else state
+        for one in states or ():
+            if one not in TRANSITIONS:
+                raise InvalidConfig(f"state= must be one or several of {', '.join(TRANSITIONS)}, got {one!r}")
+        for name, text in (("tool", tool), ("thread_id", thread_id), ("run_id", run_id)):
+            if text is not None:
+                require_text(text, name)
         rows = await ops.list_effects(
             db,
-            states=[state] if isinstance(state, str) else state,
+            states=states,
             tool=tool,
             thread_id=thread_id,
             run_id=run_id,
             after=_require_ulid(after) if after is not None else None,
-            limit=limit,
+            limit=require_limit(limit),
         )
         return [self._record(row) for row in rows]
 
@@ -419,6 +429,10 @@ class EffectLog:
         self, db: Database, effect_id: str, finding: Finding | None, note: str | None, actor: str | None
     ) -> EffectRecord:
         ulid = _require_ulid(effect_id)
+        if finding is not None and not isinstance(finding, (Happened, NotHappened)):
+            raise EffectError(
+                f"decide by Happened(result), NotHappened(), or None to abandon the effect; got {finding!r:.100}"
+            )
         row = await ops.get_effect(db, ulid)
         if row is not None and row.state == "issued" and _is_expired(row):
             outcome = Outcome("unknown", error="its owner gave no sign of life")
@@ -489,7 +503,7 @@ async def _begin_in(guard: Guard, session: Any) -> Attempt:
             f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
             "use another key, or resolve it first"
         )
-    return await guard._replay(row)
+    return await guard._replay(row, session)
 
 
 async def _complete_in(guard: Guard, session: Any, handle: _InTransaction) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from langgraph_durable.errors import InvalidConfig
+
 if TYPE_CHECKING:
     from langgraph_durable._effect_records import EffectRecord
 
@@ -65,7 +67,7 @@ class EffectPolicy:
     idempotent: bool = False
     read_only: bool = False
     scope: Scope = "call"
-    failed_on: tuple[type[BaseException], ...] = ()
+    failed_on: type[BaseException] | tuple[type[BaseException], ...] = ()
     settle: timedelta = timedelta(0)
     vendor_window: timedelta | None = None
     lease: timedelta = timedelta(seconds=30)
@@ -74,20 +76,27 @@ class EffectPolicy:
 
     def __post_init__(self) -> None:
         if self.on_unknown not in ("verify", "ask", "retry", "raise"):
-            raise ValueError(
+            raise InvalidConfig(
                 f'on_unknown must be "verify", "ask", "retry" or "raise", got {self.on_unknown!r}'
             )
         if self.scope not in ("call", "step", "thread", "global"):
-            raise ValueError(f'scope must be "call", "step", "thread" or "global", got {self.scope!r}')
+            raise InvalidConfig(f'scope must be "call", "step", "thread" or "global", got {self.scope!r}')
         if self.on_fork not in ("replay", "new", "raise"):
-            raise ValueError(f'on_fork must be "replay", "new" or "raise", got {self.on_fork!r}')
+            raise InvalidConfig(f'on_fork must be "replay", "new" or "raise", got {self.on_fork!r}')
+        if self.verify is not None and not callable(self.verify):
+            raise InvalidConfig(f"verify must be a function that asks the vendor, got {self.verify!r:.100}")
         if self.on_unknown == "verify" and self.verify is None:
-            raise ValueError('on_unknown="verify" needs verify=: a function that asks the vendor')
-        if self.lease <= timedelta(0):
-            raise ValueError(f"lease must be longer than nothing, got {self.lease!r}")
-        for name in ("settle", "wait"):
-            if getattr(self, name) < timedelta(0):
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
+            raise InvalidConfig('on_unknown="verify" needs verify=: a function that asks the vendor')
+        failed_on = self.failed_on if isinstance(self.failed_on, tuple) else (self.failed_on,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in failed_on):
+            raise InvalidConfig(f"failed_on must be types of exceptions, got {self.failed_on!r:.100}")
+        object.__setattr__(self, "failed_on", failed_on)
+        for name in ("lease", "settle", "wait", "vendor_window"):
+            time = getattr(self, name)
+            if time is None and name == "vendor_window":
+                continue
+            if not isinstance(time, timedelta) or time < timedelta(0) or (name == "lease" and not time):
+                raise InvalidConfig(f"{name} must be a timedelta longer than nothing, got {time!r:.100}")
 
     def but(self, **changes: Any) -> EffectPolicy:
         """Return this policy with some attributes changed."""
