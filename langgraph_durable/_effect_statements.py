@@ -23,7 +23,8 @@ _EVENT: LiteralString = """
 """
 
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
-# claim, effects of the same thread, tool and arguments under another key, whose end nobody knows. No row at all: it was
+# claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: a live
+# lease may be a dead owner's; only calls of the same checkpoint are sure to be meant as several. No row at all: it was
 # claimed just now by another, which this snapshot does not show.
 MINE, SEEN, TWIN = range(3)
 
@@ -40,7 +41,10 @@ WITH seen AS MATERIALIZED (
     + _COLUMNS
     + """FROM {schema}.effects e
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
-    AND (e.state = 'unknown' OR e.state = 'issued' AND e.lease_until < now())
+    AND (
+        e.state = 'unknown' OR e.state = 'issued'
+        AND (e.lease_until < now() OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text)
+    )
     AND %(heed_twins)s::bool AND NOT EXISTS (SELECT FROM seen)
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (

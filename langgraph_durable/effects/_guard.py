@@ -150,7 +150,7 @@ class Guard:
                 continue
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
-            if kind == sql.TWIN:
+            if kind == sql.TWIN and row.state == "unknown":
                 if (attempt := await self._settle_twin(row, deadline, state)) is not None:
                     return attempt
                 continue
@@ -231,9 +231,6 @@ class Guard:
 
     async def _settle_twin(self, row: EffectRow, deadline: float, state: State) -> Attempt | None:
         """Find out what became of a twin; if it happened, so did this."""
-        if row.state == "issued":
-            await self._expire(row)
-            return None
         twin = Guard(self.db, self.saver, self.leases, self.call, self.policy, self.place, named=self.named)
         await twin._settle(row, deadline, run_again=False)
         after = await ops.get_effect(self.db, row.effect_id)
