@@ -39,7 +39,7 @@ class Rules:
     """How many payments are refused, from the first on; a refusal is saved under its key."""
 
 
-class PaymentRefused(Exception):
+class PaymentRefused(RuntimeError):
     """The vendor answered that it did not do it."""
 
 

@@ -70,7 +70,7 @@ class Request:
     vendor_window: float | None = None
     failed_on: tuple[type[Exception], ...] = ()
     settle: float = 0.0
-    lease: float = 1.0
+    lease: float = 0.5
     wait: float = 30.0
     retry: bool = False
     """Whether the node has a retry policy."""
@@ -115,8 +115,16 @@ class Worker:
         """Wait until it is dead by its own hand."""
         while self.hear() is not None:
             pass
+        assert self._exitcode() == -signal.SIGKILL, self.process.exitcode
+
+    def die_or_finish(self) -> Any:
+        """Return the last that it says, or None if it is dead by its own hand."""
+        last = self.finish()
+        return None if self._exitcode() == -signal.SIGKILL else last
+
+    def _exitcode(self) -> int | None:
         self.join()
-        assert self.process.exitcode == -signal.SIGKILL, self.process.exitcode
+        return self.process.exitcode
 
     def kill(self) -> None:
         self.process.kill()
@@ -166,6 +174,22 @@ def run(request: Request, pipe: Connection) -> None:
             pipe.send(("finished", str(result["messages"][-1].content)))
 
 
+def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pipe: Connection) -> None:
+    """Be one of several workers that pay for the same orders at the same time; say what each order's payment was."""
+    seen: list[str] = []
+    with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
+        log = EffectLog.from_saver(saver)
+        saver.get_tuple(thread())  # connected before the first round
+        for order in rounds:
+            barrier.wait(60)
+            with log.effect("pay", key=order) as e:
+                if not e.replayed:
+                    e.issue()
+                    e.complete(vendor.pay(order, CENTS, e.vendor_key))
+                seen.append(e.result["payment"])
+    pipe.send(seen)
+
+
 class _Points:
     """The points at which a worker can be made to die."""
 
@@ -183,6 +207,9 @@ class _Points:
             os.kill(os.getpid(), signal.SIGKILL)
         self._pipe.send(("reached", point))
         self._pipe.recv()
+
+    def say(self, *what: Any) -> None:
+        self._pipe.send(what)
 
     def around(self, point: str | None, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         async def passed() -> Any:
@@ -204,7 +231,7 @@ class _Points:
             kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
             if kind == sql.SEEN and row.state in ("claimed", "issued") and not self._said_waiting:
                 self._said_waiting = True
-                self._pipe.send(("waits", row.state))
+                self.say("waits", row.state)
             return kind, row
 
         def move_effect(db: Any, effect_id: Any, outcome: Any, **kwargs: Any) -> Any:
@@ -226,7 +253,7 @@ class _Points:
         SaverOperations._put, SaverOperations._put_writes = _put, _put_writes  # type: ignore[assignment, method-assign]
 
 
-def build(request: Request, saver: DurableSaver, points: Callable[[str], None]) -> Graph:
+def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
     """Return a graph of a model that asks for a payment, a tool that pays, and a last node."""
     vendor = request.vendor
     flaky = [request.flaky]
@@ -235,6 +262,8 @@ def build(request: Request, saver: DurableSaver, points: Callable[[str], None]) 
         if flaky.pop() if flaky else False:
             raise RuntimeError("the vendor is away")
         done = vendor.payments(record.args["order"])
+        if request.settle:
+            points.say("looked", len(done))
         return Happened(done[0]) if done else NotHappened()
 
     policy = EffectPolicy(

@@ -57,6 +57,8 @@ RESUMES = (
     "None, vendor's key",  # invoke(None): a vendor that honours the key gets the request again
     "None, resolve",  # EffectUnknown, decided out of band, invoke(None)
     "None, human",  # asked by interrupt, Command(resume)
+    "None, verify, killed again",  # as its outcome is recorded
+    "None, human, killed again",  # as the answer, or the outcome of what it decides, is recorded
     "same input",  # the input again, and the vendor is asked
     "same input, human",
     "retry policy",  # EffectInFlight and EffectUnknown, tried again by the node's retry policy
@@ -129,6 +131,11 @@ def cells() -> Iterator[Cell]:
             yield Cell(setting, point, resume, asynchronous)
 
 
+def sample() -> list[Cell]:
+    """Return some of the cells: each point, resume and setting is in several of them."""
+    return list(cells())[::29]
+
+
 class Fault(Exception):
     """What must not be."""
 
@@ -195,26 +202,38 @@ class Case:
                 self._expect(time.monotonic() < deadline, "the vendor does not commit")
 
     def _expect_no_payment_before_its_time(self) -> None:
-        point = self.cell.point
+        point, count = self.cell.point, len(self.vendor.payments(self.order))
+        if point.endswith("asking put") and self.cell.setting.durability == "async":
+            # The put is another thread's or task's, so the tool races the kill: but it waits for the put.
+            if point.startswith("before") and self.cell.setting.identity == "call":
+                self._expect(
+                    not self.log.list(thread_id=self.order), "an effect before its checkpoint was stored"
+                )
+            return
         sent = POINTS.index(point) > _SENT
-        self._expect(
-            len(self.vendor.payments(self.order)) == int(sent), f"paid {'not ' if sent else ''}at the kill"
-        )
-        if POINTS.index(point) < POINTS.index("before claim") and self.cell.setting.durability != "exit":
-            self._expect(
-                not self.log.list(thread_id=self.order), "an effect before its checkpoint was stored"
-            )
+        self._expect(count == int(sent), f"paid {count} times at the kill")
 
     # --- the next ones ---
 
     def _go(self, request: Request) -> tuple[str, Any]:
         """Run a worker to its end; with the input, if nothing is stored that could be gone on from."""
-        if not request.input and self.saver.get_tuple(thread(self.order)) is None:
+        if not request.input and self._has_nothing():
             request = replace(request, input=True)
         with started(run, request) as worker:
             end = worker.finish()
         self._expect(end is not None, "a worker died")
         return end  # type: ignore[no-any-return]
+
+    def _go_on_again(self, request: Request) -> tuple[str, Any]:
+        """Run a worker that dies if it records an outcome, and one more."""
+        if not request.input and self._has_nothing():
+            request = replace(request, input=True)
+        with started(run, replace(request, point="after complete")) as worker:
+            end = worker.die_or_finish()
+        if end is not None:
+            return end  # type: ignore[no-any-return]
+        self.notes.append("killed again")
+        return self._go(replace(request, input=False, answer=None))
 
     def _resume(self) -> None:
         resume = self.cell.resume
@@ -222,15 +241,15 @@ class Case:
         if resume == "retry policy":
             # Nothing is waited for: what is in flight, and a vendor that is away, are left to the node's policy.
             onwards = replace(onwards, retry=True, wait=0.0, flaky=True)
-        end, said = self._go(onwards)
+        again = resume == "None, verify, killed again"
+        end, said = self._go_on_again(onwards) if again else self._go(onwards)
         if end == "asked":
             self.notes.append("asked")
             self._expect(said["args"] == {"order": self.order, "cents": 500}, f"asked about {said['args']}")
             done = self.vendor.payments(self.order)
             answer = {"effect": said["effect"], "decision": "happened" if done else "retry"}
-            end, said = self._go(
-                replace(onwards, input=False, answer={**answer, "result": done[0]} if done else answer)
-            )
+            answering = replace(onwards, input=False, answer=answer | ({"result": done[0]} if done else {}))
+            end, said = self._go_on_again(answering) if resume.endswith("again") else self._go(answering)
         elif end == "EffectUnknown":
             self._expect(resume == "None, resolve", said)
             self.notes.append("unknown")
@@ -242,7 +261,8 @@ class Case:
 
     def _run_beside(self) -> None:
         point, goes_on = self.cell.point, self.cell.resume == "beside, goes on"
-        first_request = self.request
+        # The first one lives: no load of the machine may make it look dead.
+        self.request = first_request = replace(self.request, lease=2.0)
         if point in HELD:
             self.vendor.set_rules(self.order, Rules(hold=HELD[point]))  # type: ignore[arg-type]
         else:
@@ -351,7 +371,7 @@ def main() -> int:
         embedded.database(fsync=False) as conninfo,
         running_vendor() as vendor,
         DurableSaver.from_conn_string(conninfo) as saver,
-        ThreadPoolExecutor(max_workers=2 * (os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(max_workers=3 * (os.cpu_count() or 1)) as pool,
     ):
         saver.setup()
         for cell, end, fault in pool.map(lambda cell: _attempt(cell, conninfo, saver, vendor), chosen):
