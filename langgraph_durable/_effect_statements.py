@@ -23,9 +23,9 @@ _EVENT: LiteralString = """
 """
 
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
-# claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: a live
-# lease may be a dead owner's; only calls of the same checkpoint are sure to be meant as several. No row at all: it was
-# claimed just now by another, which this snapshot does not show.
+# claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: another
+# process's live lease may be a dead one's. Calls of one message or of one checkpoint are meant as several. No row at
+# all: it was claimed just now by another, which this snapshot does not show.
 MINE, SEEN, TWIN = range(3)
 
 # What may not be claimed is seen before anything is written, so that a replay writes nothing; what comes to be
@@ -43,8 +43,10 @@ WITH seen AS MATERIALIZED (
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
     AND (
         e.state = 'unknown' OR e.state = 'issued'
-        AND (e.lease_until < now() OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text)
+        AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
     )
+    AND e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text
+    AND (e.message_id IS NULL OR e.message_id IS DISTINCT FROM %(message_id)s::text)
     AND %(heed_twins)s::bool AND NOT EXISTS (SELECT FROM seen)
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -62,9 +63,12 @@ _RAISED = "raised:"
 """Before the type of a result that was a Command, raised for the parent graph."""
 
 
+_born = secrets.token_hex(3)  # a container that starts again has the name and the pid of the one before
+
+
 def owner() -> str:
-    """Return the name of this process, for the audit."""
-    return f"{socket.gethostname()}/{os.getpid()}"
+    """Return the name of this process, which no other has or had."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_born}"
 
 
 class Attempt:
