@@ -17,11 +17,20 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_durable import DurableSaver, EffectLog, current_effect, effect
+from langgraph_durable import (
+    DurableSaver,
+    EffectLog,
+    EffectRecord,
+    Happened,
+    NotHappened,
+    current_effect,
+    effect,
+)
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_workers import CENTS, Request, context, race, run, started
 from tests.acceptance.kill_matrix import POINTS, RESUMES, SETTINGS, Cell, run_cell, sample
@@ -247,10 +256,10 @@ def test_the_late_owner_is_refused_if_somebody_moved_the_fence(
 # --- in one process ---
 
 
-def _calling(saver: DurableSaver, pay: Any, orders: list[str]) -> Any:
+def _calling(saver: DurableSaver | None, pay: Any, orders: list[str], message_id: str = "ai") -> Any:
     calls = [{"name": "pay", "args": {"order": order}, "id": f"call_{order}"} for order in orders]
     builder = StateGraph(MessagesState)
-    builder.add_node("model", lambda state: {"messages": [AIMessage("", id="ai", tool_calls=calls)]})
+    builder.add_node("model", lambda state: {"messages": [AIMessage("", id=message_id, tool_calls=calls)]})
     builder.add_node("tools", ToolNode([tool("pay")(pay)]))
     builder.add_edge(START, "model")
     builder.add_edge("model", "tools")
@@ -305,3 +314,63 @@ async def test_a_tool_that_blocks_its_loop_for_three_leases_keeps_its_lease(
     assert result["messages"][-1].content == "paid"
     [done] = log.list()
     assert [event.to_state for event in log.history(done.effect_id)] == ["issued", "completed"]
+
+
+# --- twins ---
+
+
+def test_the_same_input_waits_for_an_owner_that_may_be_dead(
+    request_to_pay: Request, vendor: Vendor, log: EffectLog
+) -> None:
+    with started(run, replace(request_to_pay, point="after response", lease=2.0)) as worker:
+        worker.die()
+
+    # The model asks anew, under another key, while the dead one's lease is still alive.
+    assert finish(request_to_pay)[0] == "finished"
+
+    assert len(vendor.payments(ORDER)) == 1
+    assert [found.source for found in log.list()] == ["verified", "verified"]
+
+
+def test_calls_of_one_message_are_no_twins(saver: DurableSaver, vendor: Vendor) -> None:
+    lost = [True]
+
+    def look(record: EffectRecord) -> Happened | NotHappened:
+        done = [p for p in vendor.payments(ORDER) if p["key"] == record.vendor_key]
+        return Happened(done[0]["payment"]) if done else NotHappened()
+
+    @effect(verify=look)
+    def pay(order: str) -> str:
+        """Pay."""
+        payment = vendor.pay(order, CENTS, current_effect().vendor_key)["payment"]
+        if lost and lost.pop():
+            raise TimeoutError
+        return str(payment)
+
+    graph = _calling(saver, pay, [ORDER, ORDER])
+    one_by_one: RunnableConfig = {**thread(), "max_concurrency": 1}
+    with pytest.raises(TimeoutError):
+        graph.invoke({"messages": []}, one_by_one)
+    result = graph.invoke(None, one_by_one)
+
+    assert [message.content for message in result["messages"][-2:]] == [f"{ORDER}/0", f"{ORDER}/1"]
+    assert len(vendor.payments(ORDER)) == 2
+
+
+async def test_what_this_process_does_itself_is_not_waited_for(saver: DurableSaver, vendor: Vendor) -> None:
+    """Two agents in parallel subgraphs ask for the same thing: both mean it."""
+    together = threading.Barrier(2)
+
+    @effect(wait=timedelta(0))
+    def pay(order: str) -> str:
+        """Pay."""
+        together.wait(30)
+        return str(vendor.pay(order, CENTS, current_effect().vendor_key)["payment"])
+
+    builder = StateGraph(MessagesState)
+    for name in ("left", "right"):
+        builder.add_node(name, _calling(None, pay, [ORDER], message_id=name))
+        builder.add_edge(START, name)
+    await builder.compile(checkpointer=saver).ainvoke({"messages": []}, thread())
+
+    assert len(vendor.payments(ORDER)) == 2
