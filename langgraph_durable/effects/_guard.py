@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -63,9 +64,12 @@ _RAISED = "raised:"
 """Before the type of a result that was a Command, raised for the parent graph."""
 
 
+_born = secrets.token_hex(3)  # a container that starts again has the name and the pid of the one before
+
+
 def owner() -> str:
-    """Return the name of this process, for the audit."""
-    return f"{socket.gethostname()}/{os.getpid()}"
+    """Return the name of this process, which no other has or had."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_born}"
 
 
 class Attempt:
@@ -171,7 +175,7 @@ class Guard:
                 continue
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
-            if kind == sql.TWIN:
+            if kind == sql.TWIN and row.state == "unknown":
                 if (attempt := await self._settle_twin(row, deadline, state, twin_questions)) is not None:
                     return attempt
                 continue
@@ -256,9 +260,6 @@ class Guard:
         self, row: EffectRow, deadline: float, state: State, asked: list[str]
     ) -> Attempt | None:
         """Find out what became of a twin; if it happened, so did this."""
-        if row.state == "issued":
-            await self._expire(row)
-            return None
         await self._settle(row, deadline, run_again=False)
         after = await ops.get_effect(self.db, row.effect_id)
         if after is None or after.state != "completed":
