@@ -153,7 +153,10 @@ class Guard:
             )
             if kind == sql.TWIN:
                 twin_questions = _questions.of_task(self, row)
-            if await _questions.pass_over(self, row):
+                await _questions.pass_over(self, row)
+            elif kind == sql.MINE and row.attempts == 1:
+                pass  # what it asked, it asked about its twin, just now
+            elif await _questions.pass_over(self, row):
                 continue
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
@@ -245,8 +248,10 @@ class Guard:
         if row.state == "issued":
             await self._expire(row)
             return None
-        await self._settle(row, deadline, run_again=False)
         after = await ops.get_effect(self.db, row.effect_id)
+        if after is not None and after.state == "unknown":
+            await self._settle(after, deadline, run_again=False)
+            after = await ops.get_effect(self.db, row.effect_id)
         if after is None or after.state != "completed":
             return None
         kind, mine = await ops.claim_effect(
