@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
-from langgraph.errors import ParentCommand
+from langgraph.errors import NodeTimeoutError, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -512,7 +512,9 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
 
 
 async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: World) -> None:
-    policy = RetryPolicy(initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, EffectUnknown))
+    policy = RetryPolicy(
+        initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, NodeTimeoutError, EffectUnknown)
+    )
     node: dict[str, Any] = {"retry_policy": policy}
     if drive.asynchronous:
 
@@ -563,7 +565,7 @@ async def test_retry_after_the_effect(saver: DurableSaver, drive: Drive, world: 
 
 
 async def test_time_travel_replays(saver: DurableSaver, drive: Drive, world: World) -> None:
-    graph = agent(saver, [made(drive, remind(world), on_fork="raise")], calls(("remind", "a", "1")))
+    graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     first = await drive.invoke(graph, GIVEN, thread())
     for _ in range(2):
         again = await drive.invoke(graph, None, await before_tools(drive, graph))
@@ -580,17 +582,13 @@ async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
         await drive.invoke(graph, GIVEN, config)
         [before] = [s for s in await drive.history(graph, config) if "tools" in s.next]
         for forks in (1, 2):
-            fork = await drive.update(graph, before.config, {"messages": []}, as_node="model")
+            await drive.update(graph, before.config, {"messages": []}, as_node="model")
             if on_fork == "raise":
                 with pytest.raises(EffectForked):
-                    await drive.invoke(graph, None, fork)
+                    await drive.invoke(graph, None, config)
             else:
-                assert told(await drive.invoke(graph, None, fork)) == ["did a"]
-                assert told(await drive.invoke(graph, None, fork)) == ["did a"]
+                assert told(await drive.invoke(graph, None, config)) == ["did a"]
             assert world.done == (["a"] * (1 + forks) if on_fork == "new" else ["a"])
-        assert told(await drive.invoke(graph, None, before.config)) == [
-            "did a"
-        ]  # the first branch, once more
 
 
 # --- commands ---
@@ -852,6 +850,16 @@ async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: Wo
     assert told(result)[1] == "it was done"
     assert world.done == ["a"]
     assert states(saver) == ["completed", "completed"]
+
+
+async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Drive, world: World) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = twins(saver, drive, remind(world), on_unknown="ask")
+    await drive.invoke(graph, GIVEN, thread())
+    log = EffectLog.from_saver(saver)
+    log.resolve(log.pending()[0].effect_id, Happened("seen"))
+    assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
+    assert world.done == ["a"]
 
 
 async def test_a_twin_that_did_not_happen(saver: DurableSaver, drive: Drive, world: World) -> None:
