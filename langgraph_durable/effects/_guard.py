@@ -250,7 +250,11 @@ class Guard:
             return None
         after = await ops.get_effect(self.db, row.effect_id)
         if after is not None and after.state == "unknown":
-            await self._settle(after, deadline, run_again=False)
+            try:
+                await self._settle(after, deadline, run_again=False)
+            except EffectUnknown:
+                await _questions.note_waiting(self, after)
+                raise
             after = await ops.get_effect(self.db, row.effect_id)
         if after is None or after.state != "completed":
             return None
