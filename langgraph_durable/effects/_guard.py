@@ -422,9 +422,9 @@ class Guard:
             with lease, running(attempt):
                 attempt.value = await body()
         except BaseException as exc:
-            await self.end_with(attempt, exc)
+            await self.db.finish(self.end_with(attempt, exc))
             raise
-        await self.complete(attempt, attempt.value)
+        await self.db.finish(self.complete(attempt, attempt.value))
         return attempt
 
     async def issue(self, attempt: Attempt) -> None:
