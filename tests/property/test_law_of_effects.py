@@ -237,7 +237,7 @@ class Effects(RuleBasedStateMachine):
             elif origin == to and event_fence <= fence:
                 continue  # a refusal: nothing moved, the fence of its late owner is noted
             else:
-                assert to in TRANSITIONS[origin]  # type: ignore[index]
+                assert to in TRANSITIONS[origin]
             assert event_fence >= fence
             state, fence = to, event_fence  # type: ignore[assignment]
         assert (state, fence) == (now.state, now.fence)
@@ -279,7 +279,7 @@ class Effects(RuleBasedStateMachine):
             "ORDER BY number",
             (self.effect_id,),
         ).fetchall()
-        return Seen(*row, events)
+        return Seen(row[0], row[1], row[2], row[3], events)
 
     def claims(self) -> bool:
         return any(self.held.values())
@@ -333,7 +333,7 @@ def test_the_law(machine: Callable[[int], None]) -> None:
 
 
 def changed(statement: Statement, old: str, new: str) -> Statement:
-    made = Statement(statement.text.replace(old, new))  # type: ignore[arg-type]
+    made = Statement(statement.text.replace(old, new))
     assert made.text != statement.text, old
     return made
 
