@@ -158,6 +158,10 @@ class Database(ABC):
     async def sleep(self, seconds: float) -> None:
         """Wait, as this database waits."""
 
+    async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Finish an operation even if whoever waits for it is cancelled meanwhile."""
+        return await operation
+
 
 # --- the two drivers ---
 
@@ -227,6 +231,15 @@ class AsyncDatabase(Database):
     async def sleep(self, seconds: float) -> None:
         """Suspend the task."""
         await asyncio.sleep(seconds)
+
+    async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run an operation in a task of its own, and when cancelled wait for it all the same, once."""
+        task = asyncio.ensure_future(operation)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
 
 
 # Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's. Raw ones, which

@@ -25,8 +25,8 @@ _EVENT: LiteralString = """
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
 # claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: another
 # process's live lease may be a dead one's. (Not those of the same message or, of code, the same checkpoint: whoever
-# asks for a thing twice at once wants it twice.) No row at all: it was claimed just now by another, which this
-# snapshot does not show.
+# asks for a thing twice at once wants it twice.) Or whose end this task asked a human for, and was told. No row at
+# all: it was claimed just now by another, which this snapshot does not show.
 MINE, SEEN, TWIN = range(3)
 
 # What may not be claimed is seen before anything is written, so that a replay writes nothing; what comes to be
@@ -44,8 +44,10 @@ WITH seen AS MATERIALIZED (
     + """FROM {schema}.effects e
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
     AND (
-        e.state = 'unknown' OR e.state = 'issued'
-        AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
+        e.state = 'unknown'
+        OR e.state = 'issued' AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
+        OR e.state = 'completed'
+        AND EXISTS (SELECT FROM unnest(e.asked) AS asked WHERE starts_with(asked, %(task_id)s::text || '/'))
     )
     AND CASE WHEN %(message_id)s::text IS NOT NULL THEN e.message_id IS DISTINCT FROM %(message_id)s::text
         ELSE e.message_id IS NOT NULL OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text END

@@ -171,11 +171,14 @@ class Guard:
             )
             if kind == sql.TWIN:
                 twin_questions = _questions.of_task(self, row)
-            if await _questions.pass_over(self, row):
+                await _questions.pass_over(self, row)
+            elif kind == sql.MINE and row.attempts == 1:
+                pass  # what it asked, it asked about its twin, just now
+            elif await _questions.pass_over(self, row):
                 continue
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
-            if kind == sql.TWIN and row.state == "unknown":
+            if kind == sql.TWIN and row.state != "issued":
                 if (attempt := await self._settle_twin(row, deadline, state, twin_questions)) is not None:
                     return attempt
                 continue
@@ -260,8 +263,14 @@ class Guard:
         self, row: EffectRow, deadline: float, state: State, asked: list[str]
     ) -> Attempt | None:
         """Find out what became of a twin; if it happened, so did this."""
-        await self._settle(row, deadline, run_again=False)
         after = await ops.get_effect(self.db, row.effect_id)
+        if after is not None and after.state == "unknown":
+            try:
+                await self._settle(after, deadline, run_again=False)
+            except EffectUnknown:
+                await _questions.note_waiting(self, after)
+                raise
+            after = await ops.get_effect(self.db, row.effect_id)
         if after is None or after.state != "completed":
             return None
         kind, mine = await ops.claim_effect(
@@ -428,9 +437,9 @@ class Guard:
             with lease, running(attempt):
                 attempt.value = await body()
         except BaseException as exc:
-            await self.end_with(attempt, exc)
+            await self.db.finish(self.end_with(attempt, exc))
             raise
-        await self.complete(attempt, attempt.value)
+        await self.db.finish(self.complete(attempt, attempt.value))
         return attempt
 
     async def issue(self, attempt: Attempt) -> None:

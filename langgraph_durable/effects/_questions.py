@@ -21,6 +21,9 @@ from langgraph_durable.errors import EffectError
 if TYPE_CHECKING:
     from langgraph_durable.effects._guard import Guard
 
+_WAITING = "waiting"
+"""In place of a question's number: none was asked, and so no interrupt is to be spent."""
+
 DECISIONS = ("happened", "retry", "failed", "abandon")
 
 
@@ -42,7 +45,16 @@ def of_task(guard: Guard, row: EffectRow) -> list[str]:
     """Return the questions that earlier executions of this task asked about an effect, or about a twin of it."""
     if guard.place is None:
         return []
-    return [question for question in row.asked if question.split("/")[0] == guard.place.task_id]
+    mine = [question for question in row.asked if question.split("/")[0] == guard.place.task_id]
+    return [question for question in mine if not question.endswith(_WAITING)]
+
+
+async def note_waiting(guard: Guard, row: EffectRow) -> None:
+    """Note that this task waits for a decision on a twin, so that it finds that one decided when it runs again."""
+    if guard.place is not None:
+        question = f"{guard.place.task_id}/{row.fence}/{_WAITING}"
+        if question not in row.asked:
+            await ops.record_question(guard.db, row.effect_id, question)
 
 
 async def pass_over(guard: Guard, row: EffectRow) -> bool:

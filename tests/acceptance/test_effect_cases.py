@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
-from langgraph.errors import ParentCommand
+from langgraph.errors import NodeTimeoutError, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -96,7 +96,7 @@ def agent(
     tools: Sequence[BaseTool],
     *script: AIMessage,
     apart: bool = False,
-    errors: bool = False,
+    errors: Any = False,
     node: dict[str, Any] | None = None,
 ) -> Graph:
     """A model that says what the script has next, and its tools: in one task, or each call in its own."""
@@ -286,7 +286,7 @@ async def test_what_a_human_decides(
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     await drive.invoke(graph, None, thread())
     [asked] = interrupts(await drive.state(graph, thread()))
-    resume = Command(resume=answer(asked, decision, result="as said", note="a note"))
+    resume: Command[Any] = Command(resume=answer(asked, decision, result="as said", note="a note"))
     if says:
         assert told(await drive.invoke(graph, resume, thread())) == [says]
     else:
@@ -459,6 +459,25 @@ async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: Wor
     assert world.done == ["a"]
 
 
+async def test_a_tool_that_is_cancelled_when_it_is_done(saver: DurableSaver, world: World) -> None:
+    """The cancel comes while the outcome is being recorded, which goes on."""
+
+    @tool
+    @effect()
+    async def remind(text: str) -> str:
+        """Do it."""
+        asyncio.get_running_loop().call_soon(run.cancel)
+        return world(text)
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    run = asyncio.create_task(graph.ainvoke(GIVEN, thread(), durability="sync"))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert [r.state for r in await EffectLog.from_saver(saver).alist()] == ["completed"]
+    assert told(await graph.ainvoke(None, thread())) == ["did a"]
+    assert world.done == ["a"]
+
+
 async def test_a_cancelled_sync_tool_finishes_in_its_thread(saver: DurableSaver, world: World) -> None:
     started, go = threading.Event(), threading.Event()
 
@@ -494,10 +513,10 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
         go.wait()
         return world(text)
 
-    act = tool(effect(lease=timedelta(microseconds=1))(remind), description="Do it.")  # type: ignore[call-overload]
+    act = tool(effect(lease=timedelta(microseconds=1))(remind), description="Do it.")
     graph = agent(saver, [act], calls(("remind", "a", "1")))
     log = EffectLog.from_saver(saver)
-    log._leases.keep = lambda *_: threading.Lock()  # type: ignore[method-assign,assignment,return-value] # frozen
+    log._leases.keep = lambda *_: threading.Lock()  # type: ignore[method-assign,assignment] # frozen
     run = threading.Thread(target=graph.invoke, args=(GIVEN, thread()), kwargs={"durability": "sync"})
     run.start()
     wait_until(started.is_set, "the tool to start")
@@ -512,7 +531,9 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
 
 
 async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: World) -> None:
-    policy = RetryPolicy(initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, EffectUnknown))
+    policy = RetryPolicy(
+        initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, NodeTimeoutError, EffectUnknown)
+    )
     node: dict[str, Any] = {"retry_policy": policy}
     if drive.asynchronous:
 
@@ -563,7 +584,7 @@ async def test_retry_after_the_effect(saver: DurableSaver, drive: Drive, world: 
 
 
 async def test_time_travel_replays(saver: DurableSaver, drive: Drive, world: World) -> None:
-    graph = agent(saver, [made(drive, remind(world), on_fork="raise")], calls(("remind", "a", "1")))
+    graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     first = await drive.invoke(graph, GIVEN, thread())
     for _ in range(2):
         again = await drive.invoke(graph, None, await before_tools(drive, graph))
@@ -580,17 +601,13 @@ async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
         await drive.invoke(graph, GIVEN, config)
         [before] = [s for s in await drive.history(graph, config) if "tools" in s.next]
         for forks in (1, 2):
-            fork = await drive.update(graph, before.config, {"messages": []}, as_node="model")
+            await drive.update(graph, before.config, {"messages": []}, as_node="model")
             if on_fork == "raise":
                 with pytest.raises(EffectForked):
-                    await drive.invoke(graph, None, fork)
+                    await drive.invoke(graph, None, config)
             else:
-                assert told(await drive.invoke(graph, None, fork)) == ["did a"]
-                assert told(await drive.invoke(graph, None, fork)) == ["did a"]
+                assert told(await drive.invoke(graph, None, config)) == ["did a"]
             assert world.done == (["a"] * (1 + forks) if on_fork == "new" else ["a"])
-        assert told(await drive.invoke(graph, None, before.config)) == [
-            "did a"
-        ]  # the first branch, once more
 
 
 # --- commands ---
@@ -701,7 +718,7 @@ async def test_a_plain_node(saver: DurableSaver, drive: Drive, world: World) -> 
         return {"trail": sent}
 
     builder = StateGraph(Trail)
-    builder.add_node("node", anode if drive.asynchronous else node)  # type: ignore[type-var]
+    builder.add_node("node", anode if drive.asynchronous else node)
     builder.add_edge(START, "node")
     graph = builder.compile(checkpointer=saver)
     with pytest.raises(ValueError, match="after the effects"):
@@ -852,6 +869,31 @@ async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: Wo
     assert told(result)[1] == "it was done"
     assert world.done == ["a"]
     assert states(saver) == ["completed", "completed"]
+
+
+async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Drive, world: World) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = twins(saver, drive, remind(world), on_unknown="ask")
+    await drive.invoke(graph, GIVEN, thread())
+    log = EffectLog.from_saver(saver)
+    log.resolve(log.pending()[0].effect_id, Happened("seen"))
+    assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
+    assert world.done == ["a"]
+
+
+async def test_a_twin_that_is_decided_after_the_run_failed(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
+    graph = agent(saver, [made(drive, remind(world))], *script, errors=(TimeoutError,))
+    for given in (GIVEN, None, None):
+        with pytest.raises(EffectUnknown):
+            await drive.invoke(graph, given, thread())
+    log = EffectLog.from_saver(saver)
+    log.resolve(log.pending()[0].effect_id, Happened("seen"))
+    assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
+    assert world.done == ["a"]
 
 
 async def test_a_twin_that_did_not_happen(saver: DurableSaver, drive: Drive, world: World) -> None:
