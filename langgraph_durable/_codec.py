@@ -272,16 +272,14 @@ def decode_history(
     Raises:
         CheckpointCorrupted: A write or the seed is missing or cannot be read.
     """
-    decoded: DeltaChannelHistory = {
-        "writes": [
-            (
-                w.task_id,
-                w.channel,
-                decode(serde, w.value, f"a write of task {w.task_id!r} to {channel!r}, {where}"),
-            )
-            for w in history.writes
-        ]
-    }
+    task_id = ""
+    writes: list[PendingWrite] = []
+    try:  # around all of them, and their names put into words only if one fails: there may be thousands
+        for _, _, _, task_id, _, _, kind, data, _ in history.writes:
+            writes.append((task_id, channel, _decode(serde, (kind, data))))
+    except Exception as exc:
+        raise _unreadable(f"a write of task {task_id!r} to {channel!r}, {where}", exc) from exc
+    decoded: DeltaChannelHistory = {"writes": writes}
     if (seed := history.seed) is not None:
         what = f"the value of channel {channel!r} at its ancestor {seed.checkpoint_id!r}, {where}"
         if seed.value is not None:
@@ -337,16 +335,24 @@ def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:
     Raises:
         CheckpointCorrupted: Its bytes cannot be read; the message names `what` it is.
     """
-    kind, data = encoded
     try:
-        if kind.startswith(_ESCAPED):
-            return _map_strings(serde.loads_typed((kind[len(_ESCAPED) :], data)), _unescape)
-        return serde.loads_typed(encoded)
+        return _decode(serde, encoded)
     except Exception as exc:
-        raise CheckpointCorrupted(
-            f"cannot read {what}: {type(exc).__name__}: {exc}. The row's bytes are damaged, or were written "
-            "with another serializer or key than this saver has"
-        ) from exc
+        raise _unreadable(what, exc) from exc
+
+
+def _decode(serde: SerializerProtocol, encoded: Encoded) -> Any:
+    kind, data = encoded
+    if kind.startswith(_ESCAPED):
+        return _map_strings(serde.loads_typed((kind[len(_ESCAPED) :], data)), _unescape)
+    return serde.loads_typed(encoded)
+
+
+def _unreadable(what: str, exc: Exception) -> CheckpointCorrupted:
+    return CheckpointCorrupted(
+        f"cannot read {what}: {type(exc).__name__}: {exc}. The row's bytes are damaged, or were written "
+        "with another serializer or key than this saver has"
+    )
 
 
 # Lone surrogates (half of an emoji, as models stream them) are no UTF-8, and LangGraph's serializer turns

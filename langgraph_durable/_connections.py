@@ -87,7 +87,7 @@ class GivenConnection(BlockingConnections):
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
         with self._lock:  # or what another thread does there would look like the caller's transaction
-            return _is_idle(self._connection)
+            return is_idle(self._connection)
 
     def in_transaction(self) -> bool:
         """Tell whether the connection is in a transaction of the caller's."""
@@ -125,7 +125,7 @@ class AsyncGivenConnection(AsyncConnections):
 
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
-        return _is_idle(self._connection)
+        return is_idle(self._connection)
 
     async def in_transaction(self) -> bool:
         """Tell whether the connection is in a transaction of the caller's."""
@@ -170,7 +170,8 @@ def _is_in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bo
     return status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
-def _is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+def is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Tell whether a connection is whole and in no transaction."""
     return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
 
 

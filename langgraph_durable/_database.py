@@ -17,7 +17,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -26,7 +26,7 @@ from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from langgraph_durable._connections import AsyncConnections, BlockingConnections
+from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
 from langgraph_durable._statements import Statement, render
 from langgraph_durable.errors import DurableError, InvalidConfig, SchemaOutOfDate
 
@@ -65,11 +65,11 @@ class Session(ABC):
         """Run one statement and return its rows; none if it gives none."""
 
     @abstractmethod
-    async def pipeline(self, *calls: Call) -> list[list[Row]]:
+    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
         """Run several statements in one round trip and return the rows of each.
 
         Each statement's snapshot is taken after the one before it ended, so a lock taken by one protects
-        what the next one reads.
+        what the next one reads. The `last` ones of a transaction take its commit with them.
         """
 
     @abstractmethod
@@ -177,9 +177,20 @@ class BlockingDatabase(Database):
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         with self._connections.checkout() as connection:
-            explicit = transaction or not connection.autocommit
-            with connection.transaction() if explicit else nullcontext():
+            if not transaction and connection.autocommit:
                 return await work(_BlockingSession(connection, self.schema))
+            if not connection.autocommit or not is_idle(connection):
+                with connection.transaction():
+                    return await work(_BlockingSession(connection, self.schema))
+            session = _BlockingSession(connection, self.schema, begins=True)
+            try:
+                result = await work(session)
+                connection.commit()  # does nothing after the last pipeline's
+                return result
+            except BaseException:
+                with suppress(psycopg.Error):
+                    connection.rollback()
+                raise
 
     @contextmanager
     def open_session(self) -> Iterator[tuple[Session, Connection[Any]]]:
@@ -212,8 +223,18 @@ class AsyncDatabase(Database):
         async with self._connections.checkout() as connection:
             if not transaction and connection.autocommit:
                 return await work(_AsyncSession(connection, self.schema))
-            async with connection.transaction():
-                return await work(_AsyncSession(connection, self.schema))
+            if not connection.autocommit or not is_idle(connection):
+                async with connection.transaction():
+                    return await work(_AsyncSession(connection, self.schema))
+            session = _AsyncSession(connection, self.schema, begins=True)
+            try:
+                result = await work(session)
+                await connection.commit()  # does nothing after the last pipeline's
+                return result
+            except BaseException:
+                with suppress(psycopg.Error):
+                    await connection.rollback()
+                raise
 
     @asynccontextmanager
     async def open_session(self) -> AsyncIterator[tuple[Session, AsyncConnection[Any]]]:
@@ -252,64 +273,86 @@ def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
 
 
 class _BlockingSession(Session):
-    def __init__(self, connection: Connection[Any], schema: str) -> None:
+    def __init__(self, connection: Connection[Any], schema: str, *, begins: bool = False) -> None:
         self._connection = connection
+        self._owns = self._begins = begins  # a transaction, and has not begun it
         self._schema = schema
         self.server_version = connection.info.server_version
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        if self._begins:
+            return (await self.pipeline((statement, params)))[0]
         with RawCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             cursor.execute(query.query, query.arguments(params), binary=True)
             return cursor.fetchall() if _gives_rows(cursor) else []
 
-    async def pipeline(self, *calls: Call) -> list[list[Row]]:
+    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
         cursors = [RawCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             with self._connection.pipeline():
+                if self._begins:
+                    RawCursor(self._connection).execute(b"BEGIN", prepare=False)
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
                     query = render(statement, self._schema)
                     cursor.execute(query.query, query.arguments(params), binary=True)
+                if last and self._owns:
+                    RawCursor(self._connection).execute(b"COMMIT", prepare=False)
         except BaseException:
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
             raise
+        self._begins = False
         return [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         with Cursor(self._connection) as cursor:
+            if self._begins:
+                cursor.execute(b"BEGIN", prepare=False)
+                self._begins = False
             cursor.execute(script, prepare=False)
 
 
 class _AsyncSession(Session):
-    def __init__(self, connection: AsyncConnection[Any], schema: str) -> None:
+    def __init__(self, connection: AsyncConnection[Any], schema: str, *, begins: bool = False) -> None:
         self._connection = connection
+        self._owns = self._begins = begins  # a transaction, and has not begun it
         self._schema = schema
         self.server_version = connection.info.server_version
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        if self._begins:
+            return (await self.pipeline((statement, params)))[0]
         async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             await cursor.execute(query.query, query.arguments(params), binary=True)
             return await cursor.fetchall() if _gives_rows(cursor) else []
 
-    async def pipeline(self, *calls: Call) -> list[list[Row]]:
+    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
         cursors = [AsyncRawCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             async with self._connection.pipeline():
+                if self._begins:
+                    await AsyncRawCursor(self._connection).execute(b"BEGIN", prepare=False)
                 for cursor, (statement, params) in zip(cursors, calls, strict=True):
                     query = render(statement, self._schema)
                     await cursor.execute(query.query, query.arguments(params), binary=True)
+                if last and self._owns:
+                    await AsyncRawCursor(self._connection).execute(b"COMMIT", prepare=False)
         except BaseException:
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 # Cancelled while it entered the pipeline, psycopg (3.3.9) leaves the connection in it: whatever
                 # came next there would get the answers to what came before.
                 await self._connection.close()
             raise
+        self._begins = False
         return [await cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
 
     async def execute_script(self, script: bytes) -> None:
         async with AsyncCursor(self._connection) as cursor:
+            if self._begins:
+                await cursor.execute(b"BEGIN", prepare=False)
+                self._begins = False
             await cursor.execute(script, prepare=False)
 
 

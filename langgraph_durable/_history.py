@@ -14,7 +14,7 @@ from langgraph_durable import _statements as sql
 from langgraph_durable._checkpoints import resolve_checkpoint_id
 from langgraph_durable._config import CheckpointRef
 from langgraph_durable._database import Database
-from langgraph_durable._rows import StoredHistory, StoredSeed, StoredWrite
+from langgraph_durable._rows import HistoryWrite, StoredHistory, StoredSeed
 
 
 async def get_delta_history(
@@ -38,40 +38,46 @@ async def get_delta_history(
             "channels": list(dict.fromkeys(channels)),
         },
     )
-    parents: dict[str | None, str | None] = {}
-    writes: defaultdict[tuple[str, str], list[StoredWrite]] = defaultdict(list)
-    seeds: dict[str, StoredSeed] = {}
-    for kind, ancestor_id, parent_id, task_path, task_id, idx, channel, type_, data in rows:
-        if kind == sql.ANCESTOR:
-            parents[ancestor_id] = parent_id
-            if channel is not None:
-                writes[ancestor_id, channel].append(
-                    StoredWrite(task_path, task_id, idx, channel, (type_, data))
-                )
+    runs: dict[int, list[str]] = {}
+    writes: defaultdict[int, list[HistoryWrite]] = defaultdict(list)
+    histories = {channel: StoredHistory() for channel in channels}
+    for row in rows:
+        kind = row[0]
+        if kind > 0:
+            writes[kind].append(row)
+            continue
+        _, ancestor_id, _, _, number, channel, type_, data, ids = row
+        if kind == sql.RUN:
+            runs[number] = ids
         elif kind == sql.SEED_VALUE:
-            seeds[channel] = StoredSeed(ancestor_id, value=(type_, data) if type_ is not None else None)
+            value = (type_, data) if type_ is not None else None
+            histories[channel].seed = StoredSeed(ancestor_id, value=value)
         else:
-            seeds[channel] = StoredSeed(ancestor_id, checkpoint=(type_, data))
-    chain: list[str] = []
-    cursor = parents.pop(None, None)
-    while cursor in parents:
-        assert cursor is not None  # noqa: S101 (None was popped)
-        chain.append(cursor)
-        cursor = parents.pop(cursor)
-    return {channel: _history_of(channel, chain, writes, seeds.get(channel)) for channel in channels}
+            histories[channel].seed = StoredSeed(ancestor_id, checkpoint=(type_, data))
+    for number, ids in reversed(_without_rings(runs)):
+        for write in _in_order(writes[number], ids):
+            histories[write[5]].writes.append(write)
+    return histories
 
 
-def _history_of(
-    channel: str,
-    chain: Sequence[str],
-    writes: dict[tuple[str, str], list[StoredWrite]],
-    seed: StoredSeed | None,
-) -> StoredHistory:
-    if seed is not None:
-        chain = chain[: chain.index(seed.checkpoint_id) + 1]
-    history = StoredHistory(seed=seed)
-    for ancestor_id in reversed(chain):
-        history.writes += sorted(
-            writes.get((ancestor_id, channel), ()), key=lambda w: (w.task_path, w.task_id, w.idx)
-        )
-    return history
+def _without_rings(runs: dict[int, list[str]]) -> list[tuple[int, list[str]]]:
+    """Return the runs, newest first, up to where the chain comes to an ancestor again."""
+    seen: set[str] = set()
+    walked = []
+    for number in sorted(runs):
+        ids = runs[number]
+        if not seen.isdisjoint(ids):
+            ids = ids[: next(i for i, ancestor_id in enumerate(ids) if ancestor_id in seen)]
+        seen.update(ids)
+        walked.append((number, ids))
+    return walked
+
+
+def _in_order(writes: list[HistoryWrite], ids: list[str]) -> list[HistoryWrite]:
+    """Return the writes of a run's ancestors as they were applied: the oldest ancestor's first, by task and index."""
+    places = {ancestor_id: place for place, ancestor_id in enumerate(ids)}
+    own = [write for write in writes if write[1] in places]
+    own.sort()  # by ancestor, task_path, task_id, idx: no two have all of them alike
+    if ids != sorted(ids, reverse=True):
+        own.sort(key=lambda write: -places[write[1]])
+    return own

@@ -114,9 +114,16 @@ class StoredSeed:
     checkpoint: Encoded | None = None
 
 
+HistoryWrite = tuple[int, str, str, str, int, str, str, bytes, None]
+"""A write as the row it came in: its run, checkpoint_id, task_path, task_id, idx, channel, type, value.
+
+A plain row, since there may be thousands.
+"""
+
+
 @dataclass(slots=True)
 class StoredHistory:
     """What one channel is replayed from: the writes of its ancestors, oldest first, onto the seed, if any."""
 
-    writes: list[StoredWrite] = field(default_factory=list)
+    writes: list[HistoryWrite] = field(default_factory=list)
     seed: StoredSeed | None = None

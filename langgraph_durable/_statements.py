@@ -10,6 +10,8 @@ What is not obvious:
   and it is the successor of the thread's last. (Namespaces must agree: the runtime asks for a subgraph's
   checkpoints before one of the root's.) A successor is the number plus one, done on the lower 64 bits; those of a
   ULID made here are never all ones.
+- What a graph does not know of its thread stays: channels that a put neither has a value for nor a new version are the
+  parent's affair. An ancestor has no list of its delta channels, but seeds and writes of no others.
 - Statements that read checkpoints give rows of four kinds in one answer, so that one query, and so one
   snapshot, fetches checkpoints with their values and their writes: no prune can come between.
 """
@@ -105,7 +107,14 @@ WITH missing AS (
     SELECT value_channels, value_versions, delta_channels FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
     UNION ALL
-    SELECT value_channels, value_versions, %(kept)s::text[] FROM {schema}.ancestors
+    SELECT value_channels, value_versions, array(
+        SELECT channel FROM {schema}.ancestors a CROSS JOIN unnest(a.value_channels) AS channel
+        WHERE a.thread_id = %(thread)s AND a.checkpoint_ns = %(ns)s
+        UNION
+        SELECT w.channel FROM {schema}.ancestors a
+        JOIN {schema}.writes w USING (thread_id, checkpoint_ns, checkpoint_id)
+        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND w.channel <> '__pregel_tasks'
+    ) FROM {schema}.ancestors
     WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
     LIMIT 1
 ), kept AS (
@@ -336,15 +345,21 @@ ORDER BY ulid DESC LIMIT 1
 
 # --- delta channels ---
 
-# The kinds of rows that a history gives. Columns: kind, an ancestor's checkpoint_id, then by kind
-#   ANCESTOR         parent_checkpoint_id, and, once for each of its writes, task_path, task_id, idx, channel, type,
-#                    value; the target itself comes first, with no checkpoint_id
-#   SEED_VALUE       -, -, -, -, channel, type, data; without type and data if the row is missing
-#   SEED_CHECKPOINT  -, -, -, -, channel, type, checkpoint: the value is inside
-ANCESTOR, SEED_VALUE, SEED_CHECKPOINT = range(3)
+# The rows that a history gives. Columns: kind, checkpoint_id, then by kind
+#   RUN              -, -, its number, -, -, -, the ids of its checkpoints, newest first
+#   SEED_VALUE       -, -, -, channel, type, data; without type and data if the row is missing
+#   SEED_CHECKPOINT  -, -, -, channel, type, checkpoint: the value is inside
+#   a run's number   task_path, task_id, idx, channel, type, value: a write. Those of checkpoints that the run does
+#                    not have are not part of the history.
+RUN, SEED_VALUE, SEED_CHECKPOINT = -1, -2, -3
 
-# `wanted` are the channels not yet seeded when the walk comes to an ancestor, `remaining` those still not after it.
+# The walk up the parents goes by runs, since a step for each ancestor costs ten times as much: a run starts at the
+# next parent and takes those that come before it in the thread's order (of ULIDs; of ids among ancestors), up to where
+# one is not its predecessor's parent, or has a value of a wanted channel. So a fork, or a parent above its child,
+# costs a run and no more. `size` is how many rows to look at for the next run: few where runs are short.
+# `wanted` are the channels not yet seeded when the walk comes to a run, `remaining` those still not after it.
 # UNION, not UNION ALL: a parent chain that was damaged into a ring ends the walk instead of repeating it.
+# Where the ids of a run descend, its writes are one range; a short run's ids may do so by chance, and be far apart.
 GET_DELTA_HISTORY = Statement("""
 WITH RECURSIVE target AS (
     SELECT parent_checkpoint_id AS parent FROM {schema}.checkpoints
@@ -353,36 +368,86 @@ WITH RECURSIVE target AS (
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND ulid IS NOT NULL
         ORDER BY ulid DESC LIMIT 1
     ))
-), walk (checkpoint_id, parent, value_channels, value_versions, wanted, remaining) AS (
-    SELECT NULL::text COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C",
+), walk (ids, parent, value_channels, value_versions, size, wanted, remaining) AS (
+    SELECT '{{}}'::text[] COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C", 32,
         %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C"
     FROM target
     UNION
-    SELECT a.checkpoint_id, a.parent_checkpoint_id, a.value_channels, a.value_versions, w.remaining,
-        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (a.value_channels))
-    FROM walk w CROSS JOIN LATERAL (
-        SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.checkpoints
-        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
-        UNION ALL
-        SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.ancestors
+    SELECT r.ids[:c.cut], r.parents[c.cut], coalesce(v.value_channels, '{{}}'), coalesce(v.value_versions, '{{}}'),
+        least(2 * c.cut, 256), w.remaining,
+        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (coalesce(v.value_channels, '{{}}')))
+    FROM walk w LEFT JOIN LATERAL (
+        SELECT ulid FROM {schema}.checkpoints
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
         LIMIT 1
-    ) a
-    WHERE w.remaining <> '{{}}'
+    ) p ON true CROSS JOIN LATERAL (
+        SELECT array_agg(checkpoint_id) AS ids, array_agg(parent_checkpoint_id) AS parents, count(*)::int AS n,
+            array_position(array_agg(value_channels && w.remaining), true) AS seeding
+        FROM (
+            (
+                SELECT checkpoint_id, parent_checkpoint_id, value_channels FROM {schema}.checkpoints
+                WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
+                AND ulid IS NOT NULL AND ulid <= p.ulid
+                ORDER BY ulid DESC LIMIT w.size
+            )
+            UNION ALL
+            (
+                SELECT checkpoint_id, parent_checkpoint_id, value_channels FROM {schema}.ancestors a
+                WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
+                AND checkpoint_id <= w.parent AND p.ulid IS NULL
+                AND (
+                    SELECT 1 FROM {schema}.checkpoints c
+                    WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = %(ns)s::text
+                    AND c.checkpoint_id = a.checkpoint_id
+                ) IS NULL
+                ORDER BY checkpoint_id DESC LIMIT w.size
+            )
+        ) AS looked_at
+    ) r CROSS JOIN LATERAL (
+        SELECT least(r.seeding, CASE WHEN r.parents[:r.n - 1] = r.ids[2:] THEN r.n ELSE (
+            SELECT min(l.n)::int FROM unnest(r.parents, r.ids[2:]) WITH ORDINALITY AS l (parent, next, n)
+            WHERE l.parent IS DISTINCT FROM l.next
+        ) END) AS cut
+        OFFSET 0
+    ) c LEFT JOIN LATERAL (
+        SELECT value_channels, value_versions FROM {schema}.checkpoints
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = r.ids[c.cut]
+        UNION ALL
+        SELECT value_channels, value_versions FROM {schema}.ancestors
+        WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = r.ids[c.cut]
+        LIMIT 1
+    ) v ON c.cut = r.seeding
+    WHERE w.remaining <> '{{}}' AND r.ids[1] = w.parent
+), run AS MATERIALIZED (
+    SELECT row_number() OVER ()::int AS n, ids, value_channels, value_versions, wanted,
+        cardinality(ids) >= 8 AND ids = array(SELECT i FROM unnest(ids) AS i ORDER BY i DESC) AS descending
+    FROM walk
 ), seed AS (
-    SELECT w.checkpoint_id, n.channel, n.version
-    FROM walk w CROSS JOIN unnest(w.value_channels, w.value_versions) AS n (channel, version)
-    WHERE n.channel = ANY (w.wanted)
+    SELECT r.ids[cardinality(r.ids)] AS checkpoint_id, v.channel, v.version
+    FROM run r CROSS JOIN unnest(r.value_channels, r.value_versions) AS v (channel, version)
+    WHERE v.channel = ANY (r.wanted)
 )
-SELECT 0, w.checkpoint_id, w.parent, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value
-FROM walk w LEFT JOIN LATERAL (
-    SELECT * FROM {schema}.writes x
-    WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text AND x.checkpoint_id = w.checkpoint_id
-    AND x.channel = ANY (w.wanted)
-    OFFSET 0
-) x ON true
+SELECT -1, NULL::text, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids FROM run
 UNION ALL
-SELECT 1, s.checkpoint_id, NULL, NULL, NULL, NULL, s.channel, v.type, v.data
+SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL
+FROM run r CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.writes x
+    WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text
+    AND x.checkpoint_id BETWEEN r.ids[cardinality(r.ids)] AND r.ids[1] AND x.channel = ANY (r.wanted)
+    OFFSET 0
+) x
+WHERE r.descending
+UNION ALL
+SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL
+FROM run r CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.writes x
+    WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text
+    AND x.checkpoint_id = ANY (r.ids) AND x.channel = ANY (r.wanted)
+    OFFSET 0
+) x
+WHERE NOT r.descending
+UNION ALL
+SELECT -2, s.checkpoint_id, NULL, NULL, NULL, s.channel, v.type, v.data, NULL
 FROM seed s LEFT JOIN LATERAL (
     SELECT v.type, v.data FROM {schema}.channel_values v
     WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = %(ns)s::text
@@ -391,7 +456,7 @@ FROM seed s LEFT JOIN LATERAL (
 ) v ON true
 WHERE s.version IS NOT NULL
 UNION ALL
-SELECT 2, s.checkpoint_id, NULL, NULL, NULL, NULL, s.channel, c.type, c.checkpoint
+SELECT -3, s.checkpoint_id, NULL, NULL, NULL, s.channel, c.type, c.checkpoint, NULL
 FROM seed s CROSS JOIN LATERAL (
     SELECT type, checkpoint FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id

@@ -65,7 +65,7 @@ def rows(conninfo: str, table: str) -> int:
         return int(row[0])
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("asks", [False, pytest.param(True, marks=pytest.mark.context)])
 async def test_a_compacted_thread_is_one_checkpoint_with_the_same_state(
     saver: DurableSaver, conninfo: str, drive: Drive, asks: bool
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from langgraph.types import Command
 
 from langgraph_durable import DurableSaver
@@ -73,6 +74,7 @@ async def test_sync_and_async_take_turns_on_a_thread(saver: DurableSaver) -> Non
         assert (await graph.aget_state(config)).values == graph.get_state(config).values == result
 
 
+@pytest.mark.context
 async def test_asked_sync_and_answered_async(saver: DurableSaver) -> None:
     graph = ask(saver, ignore)
     graph.invoke({"trail": []}, thread("one"))

@@ -77,6 +77,7 @@ async def test_exit_run_after_run(saver: DurableSaver, drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.context
 async def test_interrupt_and_resume(saver: DurableSaver, drive: Drive, durability: str) -> None:
     runs = Runs()
     graph = ask(saver, runs)
@@ -90,6 +91,7 @@ async def test_interrupt_and_resume(saver: DurableSaver, drive: Drive, durabilit
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.context
 async def test_parallel_interrupts_answered_one_at_a_time(
     saver: DurableSaver, drive: Drive, durability: str
 ) -> None:
@@ -119,6 +121,7 @@ async def test_a_failed_step_is_repeated_alone(saver: DurableSaver, drive: Drive
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.context
 async def test_interrupt_in_nested_subgraphs(saver: DurableSaver, drive: Drive, durability: str) -> None:
     runs = Runs()
     graph = nested(saver, runs)
@@ -154,6 +157,7 @@ async def test_delta_channel_over_several_runs(
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("state", [Sparse, Frequent])
+@pytest.mark.context
 async def test_delta_channel_with_interrupt(
     saver: DurableSaver, drive: Drive, durability: str, state: type[Any]
 ) -> None:

@@ -14,6 +14,7 @@ from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.graphs import NodeError, Runs, ignore, workflow
 
 
+@pytest.mark.context
 async def test_previous_is_what_the_last_run_saved(saver: DurableSaver, drive: Drive) -> None:
     graph = workflow(saver, ignore)
     results = [await drive.invoke(graph, number, thread()) for number in (1, 2, 3)]
@@ -25,6 +26,7 @@ async def test_previous_is_what_the_last_run_saved(saver: DurableSaver, drive: D
     assert await drive.invoke(graph, 1, thread("another")) == {"doubled": 2, "total": 2}
 
 
+@pytest.mark.context
 async def test_a_finished_task_does_not_run_again(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs("check 14")
     graph = workflow(saver, runs)
@@ -34,6 +36,7 @@ async def test_a_finished_task_does_not_run_again(saver: DurableSaver, drive: Dr
     assert Counter(runs.names) == {"run": 2, "double 7": 1, "check 14": 2}
 
 
+@pytest.mark.context
 async def test_a_question_in_a_workflow(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = workflow(saver, runs)
@@ -46,6 +49,7 @@ async def test_a_question_in_a_workflow(saver: DurableSaver, drive: Drive) -> No
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.context
 async def test_tasks_at_once(saver: DurableSaver, drive: Drive, durability: str) -> None:
     runs = Runs("square 4")
 
@@ -67,6 +71,7 @@ async def test_tasks_at_once(saver: DurableSaver, drive: Drive, durability: str)
     assert all(runs.names.count(f"square {number}") == 1 for number in range(4))
 
 
+@pytest.mark.context
 async def test_async_tasks(saver: DurableSaver) -> None:
     runs = Runs()
 

@@ -16,6 +16,7 @@ from tests.acceptance.graphs import Runs, ask, ask_in_fan, ask_twice, chain, ign
 from tests.acceptance.workers import Request, recorded
 
 
+@pytest.mark.context
 async def test_answered_by_another_process(
     saver: DurableSaver, conninfo: str, tmp_path: Path, drive: Drive
 ) -> None:
@@ -31,6 +32,7 @@ async def test_answered_by_another_process(
     assert (await drive.state(graph, thread())).values["trail"][-1] == "after"
 
 
+@pytest.mark.context
 async def test_asked_and_answered_by_other_processes(
     saver: DurableSaver, conninfo: str, tmp_path: Path, drive: Drive
 ) -> None:
@@ -47,6 +49,7 @@ async def test_asked_and_answered_by_other_processes(
     assert Counter(recorded(record)) == {"alice": 2, "bob": 2, "sibling": 1, "after": 1}
 
 
+@pytest.mark.context
 async def test_two_questions_of_one_node(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = ask_twice(saver, runs)
@@ -63,6 +66,7 @@ async def test_two_questions_of_one_node(saver: DurableSaver, drive: Drive) -> N
     assert interrupts(await drive.state(graph, thread())) == []
 
 
+@pytest.mark.context
 async def test_an_answer_and_an_update_at_once(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
@@ -71,6 +75,7 @@ async def test_an_answer_and_an_update_at_once(saver: DurableSaver, drive: Drive
     assert result == {"trail": ["before", "update", "ask: yes", "after"]}
 
 
+@pytest.mark.context
 async def test_one_answer_for_two_questions_is_refused(saver: DurableSaver, drive: Drive) -> None:
     graph = parallel_asks(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
@@ -82,6 +87,7 @@ async def test_one_answer_for_two_questions_is_refused(saver: DurableSaver, driv
     assert result["trail"] == ["alice: a", "bob: b", "sibling", "after"]
 
 
+@pytest.mark.context
 async def test_questions_of_sent_tasks(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = ask_in_fan(saver, runs)
@@ -99,6 +105,7 @@ async def test_questions_of_sent_tasks(saver: DurableSaver, drive: Drive) -> Non
     assert runs.names.count("join") == 1
 
 
+@pytest.mark.context
 async def test_a_new_input_drops_the_question(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": ["first input"]}, thread())
@@ -137,6 +144,7 @@ async def test_breakpoint_given_to_the_run(saver: DurableSaver, drive: Drive) ->
     assert runs.names == ["first", "second", "third", "fourth"]
 
 
+@pytest.mark.context
 async def test_the_stored_question_is_the_one_returned(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     result = await drive.invoke(graph, {"trail": []}, thread())

@@ -96,6 +96,7 @@ def test_a_killed_run_in_exit_durability_has_stored_nothing(
     assert [snapshot.metadata["step"] for snapshot in reader.get_state_history(thread())] == [4]  # type: ignore[index]
 
 
+@pytest.mark.context
 def test_killed_inside_a_subgraph(saver: DurableSaver, request_to: Callable[..., Request]) -> None:
     work = request_to("nested", input={"trail": []}, stop_at="inner_ask")
     with work.standing_still():
@@ -113,6 +114,7 @@ def test_killed_inside_a_subgraph(saver: DurableSaver, request_to: Callable[...,
     }  # fmt: skip
 
 
+@pytest.mark.context
 def test_a_killed_workflow_keeps_its_finished_tasks(
     saver: DurableSaver, request_to: Callable[..., Request]
 ) -> None:

@@ -146,7 +146,12 @@ CASES: dict[str, tuple[Builder, tuple[str, ...], Script]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+def marked(name: str) -> Any:
+    asks = "with_answers" in CASES[name][2].__qualname__
+    return pytest.param(name, marks=pytest.mark.context if asks else ())
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CASES])
 async def test_same_history(saver: DurableSaver, drive: Drive, name: str) -> None:
     build, failing, script = CASES[name]
     found = []

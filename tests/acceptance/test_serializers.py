@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import psycopg
+import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
@@ -94,6 +95,7 @@ async def test_a_clone_works_as_its_original(saver: DurableSaver, drive: Drive) 
     assert (await drive.state(chain(saver, ignore), thread())).values == result
 
 
+@pytest.mark.context
 async def test_with_allowlist(saver: DurableSaver, drive: Drive) -> None:
     saver.serde = JsonPlusSerializer(allowed_msgpack_modules=[("tests.acceptance.nothing", "Here")])
     clone = saver.with_allowlist([("tests.acceptance.graphs", "Runs")])

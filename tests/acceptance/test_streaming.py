@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
@@ -34,6 +35,7 @@ async def test_values_and_updates(saver: DurableSaver, drive: Drive) -> None:
     assert [c["trail"] for mode, c in chunks if mode == "values"] == [list(CHAIN[:n]) for n in range(5)]
 
 
+@pytest.mark.context
 async def test_interrupts_are_streamed(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     chunks = await drive.stream(graph, {"trail": []}, thread(), stream_mode="updates")
@@ -97,6 +99,7 @@ async def test_a_stream_left_early_can_be_taken_up(saver: DurableSaver, drive: D
     assert await drive.invoke(graph, None, thread()) == {"trail": list(CHAIN)}
 
 
+@pytest.mark.context
 async def test_astream_events(saver: DurableSaver) -> None:
     graph = chat(saver, "one two")
     given = {"messages": [HumanMessage("hello")]}

@@ -21,6 +21,7 @@ def substate(snapshot: StateSnapshot) -> StateSnapshot:
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
+@pytest.mark.context
 async def test_questions_two_deep(saver: DurableSaver, drive: Drive, checkpointer: Checkpointer) -> None:
     runs = Runs()
     graph = nested(saver, runs, checkpointer=checkpointer)
@@ -66,6 +67,7 @@ async def test_what_a_subgraph_remembers(
         assert all(ns.startswith("inner:") for ns in namespaces)
 
 
+@pytest.mark.context
 async def test_a_question_without_a_checkpointer_starts_the_subgraph_over(
     saver: DurableSaver, drive: Drive
 ) -> None:
@@ -77,6 +79,7 @@ async def test_a_question_without_a_checkpointer_starts_the_subgraph_over(
     assert runs.names == ["remember", "answer", "remember", "answer", "outer_last"]
 
 
+@pytest.mark.context
 async def test_update_of_a_subgraph_state(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = subgraph_node(saver, runs)
@@ -92,6 +95,7 @@ async def test_update_of_a_subgraph_state(saver: DurableSaver, drive: Drive) -> 
     assert runs.names.count("remember") == 1
 
 
+@pytest.mark.context
 async def test_a_subgraph_skipped_by_update(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = subgraph_node(saver, runs)
@@ -103,6 +107,7 @@ async def test_a_subgraph_skipped_by_update(saver: DurableSaver, drive: Drive) -
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
+@pytest.mark.context
 async def test_history_of_a_subgraph(saver: DurableSaver, drive: Drive, checkpointer: Checkpointer) -> None:
     graph = subgraph_node(saver, ignore, checkpointer=checkpointer)
     await drive.invoke(graph, {"outer": [], "shared": []}, thread())
@@ -118,6 +123,7 @@ async def test_history_of_a_subgraph(saver: DurableSaver, drive: Drive, checkpoi
     assert [s.next for s in outer] == [(), ("outer_last",), ("inner",), ("__start__",)]
 
 
+@pytest.mark.context
 async def test_replay_from_inside_a_subgraph(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = subgraph_node(saver, runs)
@@ -132,6 +138,7 @@ async def test_replay_from_inside_a_subgraph(saver: DurableSaver, drive: Drive) 
     assert runs.names[4:] == ["remember", "answer", "answer", "outer_last"]
 
 
+@pytest.mark.context
 async def test_metadata_names_the_parents(saver: DurableSaver, drive: Drive) -> None:
     graph = subgraph_node(saver, ignore)
     await drive.invoke(graph, {"outer": [], "shared": []}, thread())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from langgraph.types import Command, Overwrite, StateSnapshot, StateUpdate
 
 from langgraph_durable import DurableSaver
@@ -49,6 +50,7 @@ async def test_replay_runs_what_came_after(saver: DurableSaver, drive: Drive) ->
     assert (await drive.state(graph, thread())).values == result
 
 
+@pytest.mark.context
 async def test_replay_asks_again(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
@@ -108,6 +110,7 @@ async def test_update_as_node(saver: DurableSaver, drive: Drive) -> None:
     assert (await drive.state(graph, ended)).values == {"trail": ["pretended", "fourth"]}
 
 
+@pytest.mark.context
 async def test_update_while_a_question_is_open(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())

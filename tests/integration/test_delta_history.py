@@ -227,6 +227,100 @@ async def test_random_forests_are_read_as_by_langgraph_itself(driven: Driven) ->
             await history(driven, target, *dice.sample("abcd", dice.randrange(1, 5)))
 
 
+# --- runs: the chain is read in stretches, which forks and odd ids cut short ---
+
+
+async def chain(saver: Driven, parent: RunnableConfig | None, length: int, name: str) -> list[RunnableConfig]:
+    configs = []
+    for number in range(length):
+        parent = await step(saver, parent, None, f"{name} {number}")
+        configs.append(parent)
+    return configs
+
+
+async def test_a_fork_deep_in_the_chain_with_a_seed_on_the_sibling(driven: Driven) -> None:
+    trunk = await chain(driven, await step(driven, None, {"log": ["root"]}), 40, "trunk")
+    sibling = await step(driven, trunk[-10], {"log": ["sibling's"]}, "of the sibling")
+    own = await chain(driven, trunk[-10], 40, "own")
+    expected = [f"trunk {n}" for n in range(31)] + [f"own {n}" for n in range(39)]
+    assert await history(driven, own[-1], "log") == {"log": (expected, ["root"])}
+    assert await history(driven, await step(driven, sibling), "log") == {
+        "log": (["of the sibling"], ["sibling's"])
+    }
+
+
+async def test_two_branches_that_take_turns(driven: Driven) -> None:
+    heads = [await step(driven, None, {"log": ["root"]})] * 2
+    for number in range(40):
+        heads = [await step(driven, head, None, f"{side} {number}") for side, head in enumerate(heads)]
+    for side, head in enumerate(heads):
+        expected = [f"{side} {n}" for n in range(39)]
+        assert await history(driven, head, "log") == {"log": (expected, ["root"])}
+
+
+async def test_a_parent_whose_ulid_is_above_its_childs(driven: Driven, observer: Observer) -> None:
+    configs = await chain(driven, await step(driven, None, {"log": ["root"]}), 40, "step")
+    for place in (3, 20, 21):
+        id_ = configs[place]["configurable"]["checkpoint_id"]
+        observer.rows(
+            f"UPDATE {TABLES}.checkpoints SET ulid = %s WHERE checkpoint_id = %s", (f"f{place:031x}", id_)
+        )
+    assert await history(driven, configs[-1], "log") == {"log": ([f"step {n}" for n in range(39)], ["root"])}
+
+
+async def test_writes_of_others_among_a_runs_ids_are_left_out(driven: Driven) -> None:
+    # The ids of one run lie between those of another: each is read as a range, and both see the others' writes.
+    ids = [f"{n:03}" for n in range(60)]
+    first = await step(driven, None, {"log": ["root"], "other": 1}, id="000")
+    for id_ in ids[1::2]:
+        first = await step(driven, first, None, id_, id=id_)
+    await driven.aput_writes(config_for("thread", "004x"), [("log", "of none stored")], "task")
+    middle = await step(driven, first, {"other": 2}, "middle", id="zzz")
+    for id_ in ids[2::2]:
+        middle = await step(driven, middle, None, id_, id=id_)
+    target = await step(driven, middle, id="last")
+    await driven.aput_writes(target, [("other", "of the target")], "task")
+    found = await history(driven, target, "log", "other")
+    assert found == {"log": ([*ids[1::2], "middle", *ids[2::2]], ["root"]), "other": ([], 2)}
+
+
+async def test_what_was_pruned_is_read_in_one_round_trip(
+    proxy: Proxy, observer: Observer, drive: Driver
+) -> None:
+    async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
+        config = await step(saver, None, {"log": ["root"], "rare": 1})
+        for number in range(50):
+            made = checkpoint_with({"rare": number} if number == 30 else None)
+            made["channel_versions"] |= {"log": f"{number}", "rare": f"{number}"}
+            counters: Any = {
+                "source": "loop",
+                "counters_since_delta_snapshot": {"log": (1, 1), "rare": (1, 1)},
+            }
+            config = await put(saver, config, metadata=counters, checkpoint=made)
+            await saver.aput_writes(config, [("log", number), ("rare", number)], "task")
+        before = await history(saver, config, "log", "rare")
+        await saver.aprune(["thread"])
+        assert observer.rows(f"SELECT count(*) FROM {TABLES}.ancestors") == [(50,)]
+        await drive(saver, "get_delta_channel_history", config=config, channels=["log"])
+        trips = proxy.round_trips
+        after = await drive(saver, "get_delta_channel_history", config=config, channels=["log", "rare"])
+        assert proxy.round_trips - trips == 1
+        for channel, (values, seed) in before.items():
+            assert ([v for _, _, v in after[channel]["writes"]], after[channel]["seed"]) == (values, seed)
+        assert before == {"log": (list(range(49)), ["root"]), "rare": (list(range(30, 49)), 30)}
+        # A checkpoint put again, with more in it than was kept of it, counts before the ancestor that it left.
+        again = checkpoint_with(
+            {"log": ["again"]},
+            id=observer.rows(f"SELECT checkpoint_id FROM {TABLES}.ancestors ORDER BY 1 OFFSET 40 LIMIT 1")[0][
+                0
+            ],
+        )
+        await put(saver, config_for("thread"), checkpoint=again)
+        found = await saver.aget_delta_channel_history(config=config, channels=["log"])
+        assert found["log"]["seed"] == ["again"]
+        assert [v for _, _, v in found["log"]["writes"]] == list(range(39, 49))
+
+
 # --- damage ---
 
 

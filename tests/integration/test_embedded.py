@@ -91,8 +91,11 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmbeddedPostgres]:
-    """A server for tests that only look."""
-    with embedded.start(settings={"work_mem": "5MB"}) as server:
+    """A server for tests that only look, of the binaries that the tests find."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.delenv("LANGGRAPH_DURABLE_PG_BINDIR", raising=False)
+        server = embedded.start(settings={"work_mem": "5MB"})
+    with server:
         yield server
 
 

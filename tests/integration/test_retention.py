@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.base.id import UUID, uuid6
 from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
+from psycopg.pq import TransactionStatus
 
 from langgraph_durable import (
     DurableSaver,
@@ -408,3 +409,35 @@ async def test_bad_ids(driven: Saver) -> None:
         await driven.asweep()
     with pytest.raises(InvalidConfig, match="thread_id"):
         await driven.acopy_thread("t", "")
+
+
+async def test_ids_of_any_text_are_pruned(driven: Saver) -> None:
+    odd = ['"', "\\", '\\"', "{}", "a,b", " ", "NULL", "null", "line\nline", "\u00e9", "last"]
+    for number, id_ in enumerate(odd):
+        made = checkpoint_with({"n": [number] * 99}, id=id_)
+        stored = await put(driven, config_for("t"), checkpoint=made)
+        await driven.aput_writes(stored, [("n", number)], "task")
+    await driven.aprune(["t"])
+    assert await listed_ids(driven, config_for("t")) == ["last"]
+
+
+def test_a_prune_that_fails_leaves_a_given_connection_idle(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        saver = DurableSaver(connection)
+        for number in range(2):
+            made = checkpoint_with({"n": [number] * 99})
+            saver.put(config_for("t"), made, {"source": "loop"}, made["channel_versions"])
+        connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER refuse BEFORE DELETE ON langgraph_durable.checkpoints EXECUTE FUNCTION refuse()"
+        )
+        before = counts(conninfo)
+        with pytest.raises(PruneFailed):
+            saver.prune(["t"])
+        assert connection.info.transaction_status == TransactionStatus.IDLE
+        assert counts(conninfo) == before
+        connection.execute("DROP TRIGGER refuse ON langgraph_durable.checkpoints")
+        saver.prune(["t"])
+        assert counts(conninfo)["checkpoints"] == 1

@@ -103,3 +103,15 @@ async def test_naming_a_checkpoint_by_its_ulid_costs_one_more(
     before = proxy.round_trips
     assert (await drive(saver, "get_tuple", config(checkpoint_id=ulid))).config == stored
     assert proxy.round_trips - before == 2
+
+
+async def test_a_prune_is_two_round_trips_with_its_transaction(
+    saver: DurableSaver, proxy: Proxy, drive: Driver
+) -> None:
+    for thread_id in ("first", "second"):  # the first prepares
+        stored = await drive(saver, "put", *a_put(thread_id))
+        await drive(saver, "put", *next_put(thread_id, stored["configurable"]["checkpoint_id"]))
+        before = proxy.round_trips
+        await drive(saver, "prune", [thread_id])
+        assert len(await drive(saver, "list", config(thread_id))) == 1
+    assert proxy.round_trips - before == 2 + 1  # and the list's

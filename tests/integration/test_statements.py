@@ -149,6 +149,10 @@ def _by_ulid(thread_id: str, number: int) -> dict[str, Any]:
     return {"thread_id": thread_id, "checkpoint_ns": "", "id": "id-none", "ulid": f"{number:032x}"}
 
 
+def _history(thread_id: str, number: int, channel: str = "a") -> dict[str, Any]:
+    return {"thread": thread_id, "ns": "", "id": f"id-{number}", "channels": [channel]}
+
+
 # name -> its parameters, how many of our rows it may look at, and how many buffers it may touch. A page of 64
 # checkpoints has 128 values and 192 writes.
 HOT: Mapping[str, tuple[Any, int, int]] = {
@@ -162,6 +166,7 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
     "LIST_THREAD": (_listing, HUGE + 64 * 8, 64 * 8 * 4),
     "LIST_ONE_IN_NAMESPACE": (_listing, 10, 60),
     "LIST_ONE_IN_THREAD": (_listing, 10, 200),
+    "GET_DELTA_HISTORY": (_history, 32 + 10, 120),
     "FIND_BY_ULID": (_by_ulid, 2, 20),
     "FIND_ULID": (lambda t, n: {"thread_id": t, "checkpoint_id": f"id-{n}", "checkpoint_ns": ""}, 2, 200),
 }
@@ -214,6 +219,17 @@ def test_hot_statements_use_their_indexes(
         assert "thread_id" in (scan.get("Index Cond") or scan["Recheck Cond"]), scan
     assert sum(looked_at(scan) for scan in scans) <= most_rows
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= most_buffers
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_a_long_history_looks_at_each_row_a_few_times_at_most(filled: str, mode: str) -> None:
+    with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
+        plan = plan_of(connection, "GET_DELTA_HISTORY", _history("huge", HUGE, "never written"))
+    scans = [node for node in nodes(plan) if node.get("Relation Name") in TABLES]
+    assert scans
+    assert all(scan["Node Type"] != "Seq Scan" for scan in scans)
+    # Each checkpoint and its three writes, and some twice: between id-51 and id-50 there is id-500.
+    assert sum(looked_at(scan) for scan in scans) <= HUGE * 2 * (1 + 3)
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])

@@ -59,7 +59,7 @@ class Effects(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.call = Call(b"%d" % next(_keys), "pay", "key", b"hash", None)
+        self.call = Call(b"%d" % next(_keys), "pay", "key", b"hash", lambda: None)
         self.effect_id = ops.new_effect_id()
         self.held: dict[str, list[EffectRow]] = {"one": [], "two": []}
         self.before: Seen | None = None
