@@ -107,7 +107,7 @@ class _Books:
 
 
 def serve(ready: Connection) -> None:
-    """Be the vendor, until killed."""
+    """Be the vendor, until killed, or left alone."""
     books = _Books()
 
     class Handler(BaseHTTPRequestHandler):
@@ -139,8 +139,9 @@ def serve(ready: Connection) -> None:
             """Say nothing of clients that were killed while they sent."""
 
     server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     ready.send(server.server_address[1])
-    server.serve_forever()
+    ready.poll(None)  # until there is no other end
 
 
 @dataclass(frozen=True)
