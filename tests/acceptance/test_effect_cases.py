@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
-from langgraph.errors import NodeTimeoutError, ParentCommand
+from langgraph.errors import NodeCancelledError, NodeTimeoutError, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -466,13 +466,14 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(saver: DurableSaver, wor
     @effect()
     async def remind(text: str) -> str:
         """Do it."""
-        asyncio.get_running_loop().call_soon(run.cancel)
+        own = asyncio.current_task()
+        assert own is not None
+        own.cancel()  # felt where the task waits next: for the database
         return world(text)
 
     graph = agent(saver, [remind], calls(("remind", "a", "1")))
-    run = asyncio.create_task(graph.ainvoke(GIVEN, thread(), durability="sync"))
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    with pytest.raises(NodeCancelledError):
+        await graph.ainvoke(GIVEN, thread(), durability="sync")
     assert [r.state for r in await EffectLog.from_saver(saver).alist()] == ["completed"]
     assert told(await graph.ainvoke(None, thread())) == ["did a"]
     assert world.done == ["a"]
