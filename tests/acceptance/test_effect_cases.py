@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
+import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
@@ -31,7 +32,7 @@ from langgraph_durable import (
 )
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.graphs import Graph
-from tests.samples import await_until, wait_until
+from tests.samples import Observer, await_until, wait_until
 
 Body = Callable[[str], Any]
 
@@ -459,13 +460,24 @@ async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: Wor
     assert world.done == ["a"]
 
 
-async def test_a_tool_that_is_cancelled_when_it_is_done(saver: DurableSaver, world: World) -> None:
+async def test_a_tool_that_is_cancelled_when_it_is_done(
+    saver: DurableSaver, conninfo: str, world: World
+) -> None:
     """The cancel comes while the outcome is being recorded, which goes on."""
+    observer, holder = Observer(conninfo), psycopg.connect(conninfo)
+
+    def let_go() -> None:
+        wait_until(observer.blocked, "the outcome to be on its way")
+        holder.close()
+
+    helper = threading.Thread(target=let_go)
 
     @tool
     @effect()
     async def remind(text: str) -> str:
         """Do it."""
+        holder.execute("SELECT FROM langgraph_durable.effects FOR UPDATE")
+        helper.start()
         own = asyncio.current_task()
         assert own is not None
         own.cancel()  # felt where the task waits next: for the database
@@ -474,6 +486,8 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(saver: DurableSaver, wor
     graph = agent(saver, [remind], calls(("remind", "a", "1")))
     with pytest.raises(NodeCancelledError):
         await graph.ainvoke(GIVEN, thread(), durability="sync")
+    helper.join()
+    observer.close()
     assert [r.state for r in await EffectLog.from_saver(saver).alist()] == ["completed"]
     assert told(await graph.ainvoke(None, thread())) == ["did a"]
     assert world.done == ["a"]
