@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
+import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
-from langgraph.errors import NodeTimeoutError, ParentCommand
+from langgraph.errors import NodeCancelledError, NodeTimeoutError, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -31,7 +32,7 @@ from langgraph_durable import (
 )
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.graphs import Graph
-from tests.samples import await_until, wait_until
+from tests.samples import Observer, await_until, wait_until
 
 Body = Callable[[str], Any]
 
@@ -459,20 +460,34 @@ async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: Wor
     assert world.done == ["a"]
 
 
-async def test_a_tool_that_is_cancelled_when_it_is_done(saver: DurableSaver, world: World) -> None:
+async def test_a_tool_that_is_cancelled_when_it_is_done(
+    saver: DurableSaver, conninfo: str, world: World
+) -> None:
     """The cancel comes while the outcome is being recorded, which goes on."""
+    observer, holder = Observer(conninfo), psycopg.connect(conninfo)
+
+    def let_go() -> None:
+        wait_until(observer.blocked, "the outcome to be on its way")
+        holder.close()
+
+    helper = threading.Thread(target=let_go)
 
     @tool
     @effect()
     async def remind(text: str) -> str:
         """Do it."""
-        asyncio.get_running_loop().call_soon(run.cancel)
+        holder.execute("SELECT FROM langgraph_durable.effects FOR UPDATE")
+        helper.start()
+        own = asyncio.current_task()
+        assert own is not None
+        own.cancel()  # felt where the task waits next: for the database
         return world(text)
 
     graph = agent(saver, [remind], calls(("remind", "a", "1")))
-    run = asyncio.create_task(graph.ainvoke(GIVEN, thread(), durability="sync"))
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    with pytest.raises(NodeCancelledError):
+        await graph.ainvoke(GIVEN, thread(), durability="sync")
+    helper.join()
+    observer.close()
     assert [r.state for r in await EffectLog.from_saver(saver).alist()] == ["completed"]
     assert told(await graph.ainvoke(None, thread())) == ["did a"]
     assert world.done == ["a"]
