@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test torture check bench clean
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ demo: $(VENV)/demo.installed ## an agent, killed in the middle of a run, resumes
 
 test: $(VENV)/dev.installed ## the whole test suite, on the embedded Postgres or DATABASE_URL
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+torture: $(VENV)/dev.installed ## the whole kill matrix of the effects, a table
+	$(BIN)/python -m tests.acceptance.kill_matrix
 
 check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright
 	$(BIN)/ruff format --check .

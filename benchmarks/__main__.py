@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks import latency, retention
+from benchmarks import effects, latency, retention
 from benchmarks.harness import write_json
 from langgraph_durable import embedded
 
@@ -24,7 +24,8 @@ def main() -> None:
             server_version = connection.info.parameter_status("server_version") or "?"
         print(f"Postgres {server_version}, fsync as the server has it; medians of interleaved rounds\n")
         print(f"{'':<52} {'ours':>9} {'peer':>9}")
-        figures = asyncio.run(latency.run(server)) + asyncio.run(retention.run(server))
+        parts = (latency, retention, effects)
+        figures = [figure for part in parts for figure in asyncio.run(part.run(server))]
     write_json(figures, options.json, server_version)
     print(f"\nwritten: {options.json}")
 

@@ -142,6 +142,21 @@ class Policy:
     older_than: timedelta | None
 
 
+def require_age(age: Any, name: str) -> timedelta | None:
+    """Return an age, which may be None, as it is.
+
+    Raises:
+        InvalidConfig: It is no timedelta, or negative.
+    """
+    if age is None:
+        return None
+    if not isinstance(age, timedelta):
+        raise InvalidConfig(f"{name} must be a timedelta, an age, got {age!r:.200}")
+    if age < timedelta(0):
+        raise InvalidConfig(f"{name} must not be negative, got {age!r}")
+    return age
+
+
 def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
     """Return what a prune keeps.
 
@@ -150,11 +165,7 @@ def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
     """
     if strategy not in ("keep_latest", "delete"):
         raise InvalidConfig(f'unknown prune strategy {strategy!r}: pass "keep_latest" or "delete"')
-    if older_than is not None:
-        if not isinstance(older_than, timedelta):
-            raise InvalidConfig(f"older_than must be a timedelta, an age, got {older_than!r:.200}")
-        if older_than < timedelta(0):
-            raise InvalidConfig(f"older_than must not be negative, got {older_than!r}")
+    require_age(older_than, "older_than")
     if keep_last is not None and (
         isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1
     ):

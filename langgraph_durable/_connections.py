@@ -36,6 +36,10 @@ class BlockingConnections(ABC):
         """Tell whether work that failed may be run again: not on a connection in the caller's transaction."""
         return True
 
+    def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of the caller's transaction."""
+        return False
+
 
 class AsyncConnections(ABC):
     """A source of asyncio connections."""
@@ -47,6 +51,10 @@ class AsyncConnections(ABC):
     def may_retry(self) -> bool:
         """Tell whether work that failed may be run again: not on a connection in the caller's transaction."""
         return True
+
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of the caller's transaction."""
+        return False
 
 
 class GivenPool(BlockingConnections):
@@ -81,6 +89,11 @@ class GivenConnection(BlockingConnections):
         with self._lock:  # or what another thread does there would look like the caller's transaction
             return is_idle(self._connection)
 
+    def in_transaction(self) -> bool:
+        """Tell whether the connection is in a transaction of the caller's."""
+        with self._lock:  # as above
+            return _is_in_transaction(self._connection)
+
 
 class AsyncGivenPool(AsyncConnections):
     """A caller's asyncio pool, used as it is and never closed."""
@@ -114,6 +127,11 @@ class AsyncGivenConnection(AsyncConnections):
         """Tell whether the connection is whole and in no transaction of the caller's."""
         return is_idle(self._connection)
 
+    async def in_transaction(self) -> bool:
+        """Tell whether the connection is in a transaction of the caller's."""
+        async with self._lock:
+            return _is_in_transaction(self._connection)
+
 
 @contextmanager
 def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
@@ -145,6 +163,11 @@ def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     except OperationalError:
         return True
     return False
+
+
+def _is_in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    status = connection.pgconn.transaction_status
+    return status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 def is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

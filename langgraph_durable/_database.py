@@ -16,8 +16,8 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -151,8 +151,16 @@ class Database(ABC):
     def _may_retry(self) -> bool: ...
 
     @abstractmethod
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of a transaction of the caller's."""
+
+    @abstractmethod
     async def sleep(self, seconds: float) -> None:
         """Wait, as this database waits."""
+
+    async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Finish an operation even if whoever waits for it is cancelled meanwhile."""
+        return await operation
 
 
 # --- the two drivers ---
@@ -184,8 +192,18 @@ class BlockingDatabase(Database):
                     connection.rollback()
                 raise
 
+    @contextmanager
+    def open_session(self) -> Iterator[tuple[Session, Connection[Any]]]:
+        """Open one transaction for a caller's own statements too: committed at the end, not run again."""
+        with self._connections.checkout() as connection, connection.transaction():
+            yield _BlockingSession(connection, self.schema), connection
+
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
+
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of a transaction of the caller's."""
+        return self._connections.in_transaction()
 
     async def sleep(self, seconds: float) -> None:
         """Block the thread."""
@@ -218,12 +236,31 @@ class AsyncDatabase(Database):
                     await connection.rollback()
                 raise
 
+    @asynccontextmanager
+    async def open_session(self) -> AsyncIterator[tuple[Session, AsyncConnection[Any]]]:
+        """Open one transaction for a caller's own statements too; see BlockingDatabase."""
+        async with self._connections.checkout() as connection, connection.transaction():
+            yield _AsyncSession(connection, self.schema), connection
+
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
+
+    async def in_transaction(self) -> bool:
+        """Tell whether what is done would be part of a transaction of the caller's."""
+        return await self._connections.in_transaction()
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the task."""
         await asyncio.sleep(seconds)
+
+    async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run an operation in a task of its own, and when cancelled wait for it all the same, once."""
+        task = asyncio.ensure_future(operation)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
 
 
 # Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's. Raw ones, which

@@ -16,7 +16,7 @@ from langgraph_durable._database import Call, Database, Row, Session
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
 from langgraph_durable._rows import Fold
 from langgraph_durable._ulids import derive_ulid, show_ulid
-from langgraph_durable.errors import ThreadExists
+from langgraph_durable.errors import EffectUnresolved, ThreadExists
 from langgraph_durable.reports import EraseReceipt, Removed
 
 Choice = Callable[[Sequence[Node], datetime], set[Key]]
@@ -163,22 +163,28 @@ async def threads_of_runs(db: Database, run_ids: Sequence[str]) -> list[str]:
     return [thread_id for (thread_id,) in await db.fetch(sql.FIND_THREADS_OF_RUNS, (list(run_ids),))]
 
 
-async def erase_thread(db: Database, thread_id: str, ulid: uuid.UUID) -> EraseReceipt:
+async def erase_thread(db: Database, thread_id: str, ulid: uuid.UUID, *, force: bool) -> EraseReceipt:
     """Delete a thread, leaving a tombstone under `ulid` if there was one to delete.
+
+    Raises:
+        EffectUnresolved: It has effects that may have happened, and `force` is not given; nothing was deleted.
 
     Round trips: 1. Transaction: its own.
     """
-    rows = await db.pipeline(*_erasure(thread_id, ulid))
-    return EraseReceipt(thread_id, show_ulid(ulid), rows[0][3], _erased(rows))
+    rows = await db.pipeline(*_erasure(thread_id, ulid, force=force))
+    return EraseReceipt(thread_id, show_ulid(ulid), rows[0][3], _erased(thread_id, rows))
 
 
-async def erase(db: Database, thread_id: str, ulid: uuid.UUID, *, dry_run: bool) -> Removed:
+async def erase(
+    db: Database, thread_id: str, ulid: uuid.UUID, *, force: bool = False, dry_run: bool
+) -> Removed:
     """Delete a thread, or count what that would delete, by rolling it back."""
     if not dry_run:
-        return (await erase_thread(db, thread_id, ulid)).removed
+        return (await erase_thread(db, thread_id, ulid, force=force)).removed
 
     async def work(session: Session) -> Removed:
-        raise _DryRun(_erased((await session.pipeline(*_erasure(thread_id, ulid)))[-1]))
+        rows = (await session.pipeline(*_erasure(thread_id, ulid, force=force)))[-1]
+        raise _DryRun(_erased(thread_id, rows))
 
     try:
         return await db.run(work, transaction=True)
@@ -186,13 +192,19 @@ async def erase(db: Database, thread_id: str, ulid: uuid.UUID, *, dry_run: bool)
         return counted.removed
 
 
-def _erasure(thread_id: str, ulid: uuid.UUID) -> list[Call]:
-    return [(sql.LOCK_THREAD, (thread_id,)), (sql.ERASE_THREAD, {"thread": thread_id, "ulid": ulid})]
+def _erasure(thread_id: str, ulid: uuid.UUID, *, force: bool) -> list[Call]:
+    parameters = {"thread": thread_id, "ulid": ulid, "force": force}
+    return [(sql.LOCK_THREAD, (thread_id,)), (sql.ERASE_THREAD, parameters)]
 
 
-def _erased(rows: Sequence[Row]) -> Removed:
+def _erased(thread_id: str, rows: Sequence[Row]) -> Removed:
+    if unresolved := rows[0][4]:
+        raise EffectUnresolved(
+            f"thread {thread_id!r} has {unresolved} effects that may have happened, and was not deleted: decide on "
+            "them (EffectLog.pending, EffectLog.resolve), or delete with force=True"
+        )
     gone = [row for row in rows if row[1]]
-    return Removed({table: n for table, n, _, _ in gone}, {table: int(size) for table, _, size, _ in gone})
+    return Removed({row[0]: row[1] for row in gone}, {row[0]: int(row[2]) for row in gone})
 
 
 async def copy_thread(db: Database, source: str, target: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -20,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from ulid import ULID
 
-from langgraph_durable import _checkpoints, _codec, _config, _history, _retention
+from langgraph_durable import _checkpoints, _codec, _config, _effects_ops, _history, _retention
 from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
@@ -30,10 +31,29 @@ from langgraph_durable._listing import Listing
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._ulids import show_ulid
-from langgraph_durable.errors import CompactionRefused, InvalidConfig, PruneFailed
+from langgraph_durable.errors import CompactionRefused, EffectUnresolved, InvalidConfig, PruneFailed
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 
 _SWEEP_BATCH = 50
+
+
+class StoredCheckpoints:
+    """The checkpoints that this process put or got last, so that whoever must know them stored need not ask."""
+
+    _generation = 4096
+
+    def __init__(self) -> None:
+        self._older: dict[tuple[str, str, str], None] = {}
+        self._newer: dict[tuple[str, str, str], None] = {}
+
+    def note(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:
+        """Remember one. Threads may come between any two lines: the worst is to forget, and then to ask."""
+        self._newer[thread_id, checkpoint_ns, checkpoint_id] = None
+        if len(self._newer) >= self._generation:
+            self._older, self._newer = self._newer, {}
+
+    def __contains__(self, key: tuple[str, str, str]) -> bool:
+        return key in self._newer or key in self._older
 
 
 class SaverOperations(BaseCheckpointSaver[str]):
@@ -45,6 +65,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _filter_keys: Collection[str] | None
     _retry_timeout: float
     _schema_check: SchemaCheck
+    _stored: StoredCheckpoints
+    _shared: dict[str, Any]
+    """What a saver and its copies have in common: the effect log."""
 
     @property
     def _db(self) -> BlockingDatabase:
@@ -80,6 +103,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             self.serde, self._index_keys, ref, config, checkpoint, metadata, new_versions
         )
         await _checkpoints.put_checkpoint(db, row)
+        self._stored.note(row.thread_id, row.checkpoint_ns, row.checkpoint_id)
         return _codec.config_of(row, row.checkpoint_id)
 
     async def _put_writes(
@@ -105,14 +129,19 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
-        return self._decode(stored) if stored is not None else None
+        if stored is None:
+            return None
+        self._stored.note(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
+        return self._decode(stored)
 
     async def _get_ulid(self, db: Database, config: RunnableConfig) -> str | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
         return show_ulid(stored.ulid) if stored is not None else None
 
-    async def _erase(self, db: Database, thread_id: str) -> EraseReceipt:
-        return await _retention.erase_thread(db, _config.require_thread_id(thread_id), _new_ulid())
+    async def _erase(self, db: Database, thread_id: str, *, force: bool) -> EraseReceipt:
+        return await _retention.erase_thread(
+            db, _config.require_thread_id(thread_id), _new_ulid(), force=force
+        )
 
     async def _delete_for_runs(self, db: Database, run_ids: Sequence[str]) -> None:
         wanted = _config.require_ids(run_ids, "run_ids")
@@ -131,12 +160,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         if policy.keep_last > 0:
             choose = _retention.keep_newest(policy.keep_last, policy.older_than)
             return await self._remove_from(db, wanted, choose, dry_run=dry_run)
-        threads = {}
-        for thread_id in wanted:
-            removed = await _retention.erase(db, thread_id, _new_ulid(), dry_run=dry_run)
-            if removed.total_rows:
-                threads[thread_id] = removed
-        return PruneReport(threads, dry_run)
+        return await _from_each(
+            wanted,
+            lambda thread_id: _retention.erase(db, thread_id, _new_ulid(), dry_run=dry_run),
+            dry_run=dry_run,
+        )
 
     async def _compact(
         self, db: Database, graph: Any, get_state: GetState, thread_ids: Sequence[str]
@@ -179,23 +207,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         dry_run: bool,
         fold: Callable[[str], Awaitable[list[Fold]]] | None = None,
     ) -> PruneReport:
-        threads: dict[str, Removed] = {}
-        failures: dict[str, Exception] = {}
-        for thread_id in thread_ids:
-            try:
-                folds = await fold(thread_id) if fold is not None else []
-                removed = await _retention.remove_checkpoints(
-                    db, thread_id, choose, dry_run=dry_run, folds=folds
-                )
-            except (psycopg.Error, CompactionRefused) as exc:
-                failures[thread_id] = exc
-                continue
-            if removed.total_rows:
-                threads[thread_id] = removed
-        report = PruneReport(threads, dry_run)
-        if failures:
-            raise PruneFailed(report, failures) from next(iter(failures.values()))
-        return report
+        async def remove(thread_id: str) -> Removed:
+            folds = await fold(thread_id) if fold is not None else []
+            return await _retention.remove_checkpoints(db, thread_id, choose, dry_run=dry_run, folds=folds)
+
+        return await _from_each(thread_ids, remove, dry_run=dry_run)
 
     async def _copy_thread(self, db: Database, source: str, target: str) -> None:
         source, target = _config.require_thread_id(source), _config.require_thread_id(target)
@@ -210,6 +226,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         dry_run: bool,
         after: str,
         progress: Callable[[SweepProgress], object] | None,
+        effects_older_than: timedelta | None,
     ) -> SweepReport:
         choose = _retention.keep_newest(policy.keep_last, policy.older_than)
         total = await _retention.count_threads(db) if progress is not None else 0
@@ -229,7 +246,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         if failures:
             raise PruneFailed(PruneReport({}, dry_run), failures) from next(iter(failures.values()))
         orphans = await _retention.sweep_orphans(db, dry_run=dry_run)
-        return SweepReport(seen, pruned, removed, orphans, dry_run)
+        expired = 0
+        if effects_older_than is not None:
+            expired = await _effects_ops.expire_effects(db, effects_older_than, dry_run=dry_run)
+        orphaned = await _effects_ops.count_orphans(db)
+        return SweepReport(seen, pruned, removed, orphans, dry_run, expired, orphaned)
 
     async def _get_history(
         self, db: Database, config: RunnableConfig, channels: Sequence[str]
@@ -266,6 +287,26 @@ class SaverOperations(BaseCheckpointSaver[str]):
         if self._filter_keys is None and isinstance(self.serde, EncryptedSerializer):
             return _codec.DEFAULT_FILTER_KEYS
         return self._filter_keys
+
+
+async def _from_each(
+    thread_ids: Iterable[str], remove: Callable[[str], Awaitable[Removed]], *, dry_run: bool
+) -> PruneReport:
+    """Remove from each thread by itself: where one fails, the others have lost what they were to lose."""
+    threads: dict[str, Removed] = {}
+    failures: dict[str, Exception] = {}
+    for thread_id in thread_ids:
+        try:
+            removed = await remove(thread_id)
+        except (psycopg.Error, CompactionRefused, EffectUnresolved) as exc:
+            failures[thread_id] = exc
+            continue
+        if removed.total_rows:
+            threads[thread_id] = removed
+    report = PruneReport(threads, dry_run)
+    if failures:
+        raise PruneFailed(report, failures) from next(iter(failures.values()))
+    return report
 
 
 def _new_ulid() -> uuid.UUID:

@@ -578,33 +578,51 @@ INSERT INTO {schema}.prunes (thread_id) VALUES (%(thread)s::text)
 ON CONFLICT (thread_id) DO UPDATE SET pruned_at = now()
 """)
 
+# Nothing is erased of a thread with effects that need a decision, unless by force: their rows would be found by
+# nobody. The others' payloads go; what is left of them is that they happened, in a life of the thread that ended.
 ERASE_THREAD = Statement("""
-WITH c AS (
-    DELETE FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
+WITH unresolved AS MATERIALIZED (
+    SELECT count(*) AS effects FROM {schema}.effects
+    WHERE thread_id = %(thread)s::text AND state IN ('issued', 'unknown') AND NOT %(force)s::bool
+), doomed AS MATERIALIZED (
+    SELECT %(thread)s::text AS thread_id FROM unresolved WHERE effects = 0
+), c AS (
+    DELETE FROM {schema}.checkpoints WHERE thread_id = (SELECT thread_id FROM doomed)
     RETURNING pg_column_size(checkpoint) + pg_column_size(metadata) + pg_column_size(metadata_index)
         + pg_column_size(value_channels) + pg_column_size(value_versions) AS size
 ), a AS (
-    DELETE FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
+    DELETE FROM {schema}.ancestors WHERE thread_id = (SELECT thread_id FROM doomed)
     RETURNING coalesce(pg_column_size(checkpoint), 0) + pg_column_size(value_channels) AS size
 ), v AS (
-    DELETE FROM {schema}.channel_values WHERE thread_id = %(thread)s::text
+    DELETE FROM {schema}.channel_values WHERE thread_id = (SELECT thread_id FROM doomed)
     RETURNING coalesce(pg_column_size(data), 0) + coalesce(pg_column_size(segments), 0) AS size
 ), s AS (
-    DELETE FROM {schema}.segments WHERE thread_id = %(thread)s::text RETURNING pg_column_size(data) AS size
+    DELETE FROM {schema}.segments WHERE thread_id = (SELECT thread_id FROM doomed)
+    RETURNING pg_column_size(data) AS size
 ), w AS (
-    DELETE FROM {schema}.writes WHERE thread_id = %(thread)s::text RETURNING pg_column_size(value) AS size
+    DELETE FROM {schema}.writes WHERE thread_id = (SELECT thread_id FROM doomed)
+    RETURNING pg_column_size(value) AS size
+), r AS (
+    DELETE FROM {schema}.effect_results WHERE effect_id IN (
+        SELECT effect_id FROM {schema}.effects WHERE thread_id = (SELECT thread_id FROM doomed)
+    ) RETURNING pg_column_size(data) AS size
+), e AS (
+    UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now(),
+        scope_thread = CASE WHEN scope_thread <> '' THEN scope_thread || ' erased ' || %(ulid)s::uuid::text ELSE '' END
+    WHERE thread_id = (SELECT thread_id FROM doomed) AND expired_at IS NULL
 ), p AS (
-    DELETE FROM {schema}.prunes WHERE thread_id = %(thread)s::text
+    DELETE FROM {schema}.prunes WHERE thread_id = (SELECT thread_id FROM doomed)
 ), t AS (
     INSERT INTO {schema}.tombstones (thread_id, ulid)
-    SELECT %(thread)s::text, %(ulid)s::uuid WHERE EXISTS (SELECT FROM c)
+    SELECT thread_id, %(ulid)s::uuid FROM doomed WHERE EXISTS (SELECT FROM c)
     ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
 )
-SELECT 'checkpoints', count(*), coalesce(sum(size), 0), now() FROM c
-UNION ALL SELECT 'ancestors', count(*), coalesce(sum(size), 0), now() FROM a
-UNION ALL SELECT 'channel_values', count(*), coalesce(sum(size), 0), now() FROM v
-UNION ALL SELECT 'segments', count(*), coalesce(sum(size), 0), now() FROM s
-UNION ALL SELECT 'writes', count(*), coalesce(sum(size), 0), now() FROM w
+SELECT 'checkpoints', count(*), coalesce(sum(size), 0), now(), (SELECT effects FROM unresolved) FROM c
+UNION ALL SELECT 'ancestors', count(*), coalesce(sum(size), 0), now(), 0 FROM a
+UNION ALL SELECT 'channel_values', count(*), coalesce(sum(size), 0), now(), 0 FROM v
+UNION ALL SELECT 'segments', count(*), coalesce(sum(size), 0), now(), 0 FROM s
+UNION ALL SELECT 'writes', count(*), coalesce(sum(size), 0), now(), 0 FROM w
+UNION ALL SELECT 'effect_results', count(*), coalesce(sum(size), 0), now(), 0 FROM r
 """)
 
 # One statement, so one snapshot: a run that writes the source meanwhile is copied as of one moment.
@@ -641,6 +659,33 @@ WITH taken AS MATERIALIZED (
     SELECT %(target)s::text, pruned_at
     FROM {schema}.prunes, taken WHERE thread_id = %(source)s::text AND NOT taken
     ON CONFLICT DO NOTHING
+), effect AS MATERIALIZED (
+    SELECT e.*, (
+        lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+        || right(replace(gen_random_uuid()::text, '-', ''), 20)
+    )::uuid AS new_id,
+    CASE state WHEN 'issued' THEN 'unknown' WHEN 'claimed' THEN 'suspended' ELSE state END AS new_state
+    FROM {schema}.effects e, taken WHERE scope_thread = %(source)s::text AND NOT taken
+), e AS (
+    INSERT INTO {schema}.effects (
+        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id,
+        message_id, tool_call_id, tool, scope, input_hash, input_type, input, state, previous_state, generation,
+        attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
+        source, error, origin, expired_at
+    )
+    SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, task_id, run_id,
+        message_id, tool_call_id, tool, scope, input_hash, input_type, input, new_state, state, generation,
+        attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
+        source, error, effect_id, expired_at
+    FROM effect
+    ON CONFLICT DO NOTHING
+    RETURNING effect_id, state, attempts, origin
+), r AS (
+    INSERT INTO {schema}.effect_results
+    SELECT e.effect_id, r.type, r.data FROM e JOIN {schema}.effect_results r ON r.effect_id = e.origin
+), l AS (
+    INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, reason)
+    SELECT effect_id, NULL, state, 1, attempts, 'copied with thread ' || %(source)s::text FROM e
 ), t AS (
     DELETE FROM {schema}.tombstones
     WHERE thread_id = %(target)s::text AND EXISTS (

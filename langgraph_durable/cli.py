@@ -13,6 +13,7 @@ from datetime import timedelta
 import psycopg
 
 from langgraph_durable import __version__
+from langgraph_durable._cli_effects import add_effects_commands
 from langgraph_durable.errors import DurableError
 from langgraph_durable.reports import Removed, SweepProgress
 from langgraph_durable.saver import DurableSaver
@@ -68,7 +69,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_removal_options(sweep)
     sweep.add_argument("--after", default="", metavar="THREAD", help="resume after this thread")
+    sweep.add_argument(
+        "--effects-older-than",
+        type=_age,
+        metavar="AGE",
+        help="drop what is kept of effects that ended so long ago",
+    )
     sweep.set_defaults(run=_sweep)
+
+    def add_options(command: argparse.ArgumentParser) -> None:
+        _add_schema_option(command)
+        _add_database_option(command)
+
+    add_effects_commands(commands, add_options)
     return parser
 
 
@@ -150,6 +163,7 @@ def _sweep(options: argparse.Namespace) -> int:
             dry_run=options.dry_run,
             after=options.after,
             progress=progress,
+            effects_older_than=options.effects_older_than,
         )
     print(
         _told(
@@ -158,6 +172,13 @@ def _sweep(options: argparse.Namespace) -> int:
             dry_run=report.dry_run,
         )
     )
+    if report.effects_expired:
+        print(f"  {report.effects_expired} finished effects lost their arguments and results")
+    if report.effects_orphaned:
+        print(
+            f"  {report.effects_orphaned} effects of threads that are gone need a decision: "
+            "python -m langgraph_durable effects list"
+        )
     if report.orphan_writes:
         print(f"  {report.orphan_writes} writes whose checkpoint never came")
     return 0

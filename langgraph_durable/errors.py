@@ -11,6 +11,14 @@
     ├── CompactionRefused      a thread would not have the same state after compaction
     ├── PruneFailed            some threads could not be pruned; it carries the report of the others
     ├── SaverClosed            the saver, or a pool given to it, was closed
+    ├── EffectError            an effect cannot be kept to once where it was asked for
+    │   ├── EffectConflict     the same call came with other arguments
+    │   ├── EffectInFlight     another attempt still goes on elsewhere
+    │   ├── EffectUnknown      nobody knows whether it happened: it waits for a decision
+    │   ├── EffectUnresolved   a thread cannot be deleted whose effects may have happened
+    │   ├── EffectAbandoned    it was given up by a decision
+    │   ├── EffectForked       another branch of the history did it already
+    │   └── EffectSuperseded   an owner came back after another had taken over
     └── EmbeddedPostgresError  the embedded Postgres cannot start
 
 Database errors that none of these describes better reach the caller as psycopg raised them.
@@ -80,6 +88,46 @@ class PruneFailed(DurableError):
 
 class SaverClosed(DurableError):
     """The saver, or a pool or connection given to it, was closed before this call."""
+
+
+class EffectError(DurableError):
+    """An effect cannot be kept to once where it was asked for; the message names the remedy."""
+
+
+class EffectConflict(EffectError):
+    """The same call came with other arguments than those it was recorded with; nothing was done."""
+
+
+class EffectInFlight(EffectError):
+    """Another attempt at the effect still goes on elsewhere, after a bounded wait."""
+
+
+class EffectUnknown(EffectError):
+    """Nobody knows whether an earlier attempt took place; nothing is done until somebody decides.
+
+    Attributes:
+        effect_id: The effect, for `EffectLog.resolve`.
+    """
+
+    def __init__(self, message: str, effect_id: str) -> None:
+        super().__init__(message)
+        self.effect_id = effect_id
+
+
+class EffectUnresolved(EffectError):
+    """A thread cannot be deleted which has effects that may have happened; nothing was deleted."""
+
+
+class EffectAbandoned(EffectError):
+    """A decision gave the effect up: it neither counts as done nor will be."""
+
+
+class EffectForked(EffectError):
+    """Another branch of the thread's history has this effect already, and its policy refuses a second look."""
+
+
+class EffectSuperseded(EffectError):
+    """An owner reports the end of an attempt that another has taken over meanwhile; the report is in the history."""
 
 
 class EmbeddedPostgresError(DurableError):

@@ -75,6 +75,10 @@ class SweepReport:
     orphan_writes: int
     """Writes removed whose checkpoint never came: of runs that died, or went on after their thread was deleted."""
     dry_run: bool
+    effects_expired: int = 0
+    """Finished effects that lost their arguments and results; that they took place is kept."""
+    effects_orphaned: int = 0
+    """Effects that need a decision and whose thread is gone: EffectLog.pending() lists them."""
 
 
 @dataclass(frozen=True, slots=True)

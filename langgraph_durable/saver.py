@@ -34,7 +34,7 @@ from langgraph_durable._connections import (
 )
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._pools import OwnPools
-from langgraph_durable._saver_operations import SaverOperations
+from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
 from langgraph_durable.errors import InvalidConfig
 from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
 
@@ -153,6 +153,8 @@ class DurableSaver(SaverOperations):
         self.schema = _config.require_text(schema, "schema")
         self._filter_keys = filter_keys
         self._retry_timeout = retry_timeout
+        self._stored = StoredCheckpoints()
+        self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
 
     # --- lifetime ---
@@ -343,17 +345,25 @@ class DurableSaver(SaverOperations):
 
     # --- delete ---
 
-    def delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """Delete a thread: its checkpoints, values and writes in every namespace. An unknown one is no error.
 
         A run of the thread that is still going gets ThreadDeleted at its next save, instead of bringing half
-        of the thread back. A run that starts from an input afterwards starts the thread afresh.
-        """
-        run_now(self._erase(self._db, thread_id))
+        of the thread back. A run that starts from an input afterwards starts the thread afresh. Of its effects, that
+        they took place is kept, without arguments and results.
 
-    async def adelete_thread(self, thread_id: str) -> None:
+        Args:
+            thread_id: The thread's id.
+            force: Whether also with effects that may have happened and that nobody has decided on.
+
+        Raises:
+            EffectUnresolved: There are such effects, and `force` is not given; nothing was deleted.
+        """
+        run_now(self._erase(self._db, thread_id, force=force))
+
+    async def adelete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """Delete a thread; see `delete_thread`."""
-        await self._erase(self._adb, thread_id)
+        await self._erase(self._adb, thread_id, force=force)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints that runs made, in every thread and namespace.
@@ -370,13 +380,13 @@ class DurableSaver(SaverOperations):
         """Delete the checkpoints that runs made; see `delete_for_runs`."""
         await self._delete_for_runs(self._adb, run_ids)
 
-    def erase(self, thread_id: str) -> EraseReceipt:
+    def erase(self, thread_id: str, *, force: bool = False) -> EraseReceipt:
         """Delete a thread as `delete_thread` does, and return a receipt: rows and bytes, time, ULID."""
-        return run_now(self._erase(self._db, thread_id))
+        return run_now(self._erase(self._db, thread_id, force=force))
 
-    async def aerase(self, thread_id: str) -> EraseReceipt:
+    async def aerase(self, thread_id: str, *, force: bool = False) -> EraseReceipt:
         """Delete a thread and return a receipt; see `erase`."""
-        return await self._erase(self._adb, thread_id)
+        return await self._erase(self._adb, thread_id, force=force)
 
     # --- prune, copy, sweep ---
 
@@ -479,6 +489,7 @@ class DurableSaver(SaverOperations):
         dry_run: bool = False,
         after: str = "",
         progress: Callable[[SweepProgress], object] | None = None,
+        effects_older_than: timedelta | None = None,
     ) -> SweepReport:
         """Prune every thread, one small transaction each, and remove writes whose checkpoint never came.
 
@@ -488,13 +499,16 @@ class DurableSaver(SaverOperations):
             dry_run: Only count.
             after: Resume after this thread, as `progress` named it.
             progress: Called after every few threads.
+            effects_older_than: Drop the arguments and results of effects that ended at least so long ago; by default
+                none. That they took place is kept, and so is what nobody has decided on.
 
         Raises:
             InvalidConfig: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
             PruneFailed: Some threads could not be pruned; the others were.
         """
         policy = _config.require_sweep_policy(keep_last, older_than)
-        return run_now(self._sweep(self._db, policy, dry_run, after, progress))
+        effects = _config.require_age(effects_older_than, "effects_older_than")
+        return run_now(self._sweep(self._db, policy, dry_run, after, progress, effects))
 
     async def asweep(
         self,
@@ -504,10 +518,12 @@ class DurableSaver(SaverOperations):
         dry_run: bool = False,
         after: str = "",
         progress: Callable[[SweepProgress], object] | None = None,
+        effects_older_than: timedelta | None = None,
     ) -> SweepReport:
         """Prune every thread; see `sweep`."""
         policy = _config.require_sweep_policy(keep_last, older_than)
-        return await self._sweep(self._adb, policy, dry_run, after, progress)
+        effects = _config.require_age(effects_older_than, "effects_older_than")
+        return await self._sweep(self._adb, policy, dry_run, after, progress, effects)
 
     # --- delta channels ---
 

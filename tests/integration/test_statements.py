@@ -9,12 +9,17 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import _statements
+from langgraph_durable import _effect_statements, _statements
 from langgraph_durable._statements import Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
-STATEMENTS = {name: s for name, s in vars(_statements).items() if isinstance(s, Statement)}
+STATEMENTS = {
+    name: s
+    for module in (_statements, _effect_statements)
+    for name, s in vars(module).items()
+    if isinstance(s, Statement)
+}
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000
@@ -241,7 +246,7 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
 @pytest.mark.parametrize("thread_id", ["thread-1000", "huge"])
 def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, mode: str) -> None:
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, "ERASE_THREAD", {"thread": thread_id, "ulid": "f" * 32})
+        plan = plan_of(connection, "ERASE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
     scans = [
         node for node in nodes(plan) if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]
     ]

@@ -1,0 +1,74 @@
+"""The effect log against its limit: bare statements on a pool of the same size."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from psycopg.rows import tuple_row
+
+from benchmarks.harness import AnySaver, Figure, both_savers, compare, mean_ms
+from langgraph_durable import EffectLog, effect
+
+TIMES = 200
+
+CREATE = "CREATE TABLE bare (id bytea PRIMARY KEY, state text NOT NULL, result bytea)"
+BEGIN = "INSERT INTO bare (id, state) VALUES (%s, 'issued')"
+END = "UPDATE bare SET state = 'completed', result = %s WHERE id = %s"
+READ = "SELECT state, result FROM bare WHERE id = %s"
+
+
+async def run(server: str) -> list[Figure]:
+    """Measure, and print a line a figure."""
+    async with both_savers(server) as (ours, peer):
+        numbers = count()
+        log = EffectLog.from_saver(ours)
+
+        @effect(key=lambda number: f"pay {number}", log=log)
+        async def pay(number: int) -> dict[str, Any]:
+            return {"paid": number}
+
+        await execute(peer, CREATE)
+
+        async def bare() -> None:
+            key = b"pay %d" % next(numbers)
+            await execute(peer, BEGIN, key)
+            await execute(peer, END, b"paid", key)
+
+        async def guarded() -> None:
+            number = next(numbers)
+            assert await pay(number) == {"paid": number}
+
+        async def read() -> None:
+            [(state, _)] = await execute(peer, READ, b"pay known")
+            assert state == "issued"
+
+        async def replayed() -> None:
+            assert await pay(-1) == {"paid": -1}
+
+        await execute(peer, BEGIN, b"pay known")
+        await pay(-1)
+        return [
+            await compare(
+                "an effect, begun to completed, vs two bare commits",
+                lambda: mean_ms(guarded, TIMES),
+                lambda: mean_ms(bare, TIMES),
+                target=1.3,
+            ),
+            await compare(
+                "an effect, replayed, vs one read by primary key",
+                lambda: mean_ms(replayed, TIMES),
+                lambda: mean_ms(read, TIMES),
+                target=1.2,
+            ),
+        ]
+
+
+async def execute(saver: AnySaver, statement: str, *params: Any) -> list[Any]:
+    pool: Any = saver.conn  # type: ignore[attr-defined]
+    async with (
+        pool.connection() as connection,
+        connection.cursor(row_factory=tuple_row, binary=True) as cursor,
+    ):
+        await cursor.execute(statement, params)
+        return await cursor.fetchall() if cursor.description else []

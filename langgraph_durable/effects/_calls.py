@@ -1,0 +1,223 @@
+"""Which call is it? The identity of an effect, found in the running graph.
+
+What LangGraph calls a task, a checkpoint, a step and a run all change in cases where the same effect must be known
+again: a checkpoint that was lost with its process, a run resumed at an explicit checkpoint, a fork. What stays is the
+model's message. So a tool call is known, within its thread, by the path of its graph (without the ids in it), the
+message, and which of the message's calls it is: providers use one tool_call_id twice, across turns and even in one
+message.
+Code without a message is known by its task, and by counting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from pydantic_core import to_jsonable_python
+
+from langgraph_durable.errors import EffectError
+
+# Names of langgraph's own, in the configurable part of a running task's config.
+_CHECKPOINTER = "__pregel_checkpointer"
+_DURABILITY = "__pregel_durability"
+_SCRATCHPAD = "__pregel_scratchpad"
+_TASK_ID = "__pregel_task_id"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The tool call that a body runs for."""
+
+    message_id: str | None
+    tool_call_id: str
+    ordinal: int
+    """Which of the message's calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a running graph a call comes from."""
+
+    thread_id: str
+    checkpoint_ns: str
+    task_id: str
+    run_id: str | None
+    checkpoints: Mapping[str, str]
+    """Namespace -> id, of the checkpoints that lead here: without them a resumed run does not come here again."""
+    durability: str | None
+    saver: Any
+    execution: Execution
+
+    @property
+    def path(self) -> str:
+        """The namespace without the ids in it, which a lost checkpoint changes."""
+        return "|".join(part.split(":")[0] for part in self.checkpoint_ns.split("|"))
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The checkpoint that the task was made from."""
+        return self.checkpoints.get(parent_ns(self.checkpoint_ns))
+
+
+def parent_ns(task_ns: str) -> str:
+    """Return the namespace of the graph that a task with this namespace runs in."""
+    return task_ns.rpartition("|")[0]
+
+
+def sorted_by_depth(checkpoints: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return namespaces and their checkpoints, the outermost first."""
+    return sorted(checkpoints.items(), key=lambda item: len(item[0]))
+
+
+class Execution:
+    """One execution of one task: what is counted anew when the task runs again."""
+
+    def __init__(self) -> None:
+        self._counters: dict[Any, itertools.count[int]] = {}
+
+    def count(self, what: Any) -> int:
+        """Return how often this was asked before, of `what`: one step of the interpreter's, so safe in threads."""
+        return next(self._counters.setdefault(what, itertools.count()))
+
+
+class _Executions:
+    """Finds the Execution of a task by an object that LangGraph makes anew for each one, its interrupt counter."""
+
+    _kept = 4096
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[int, tuple[Any, Execution]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, scratchpad: Any) -> Execution:
+        counter = getattr(scratchpad, "interrupt_counter", None)
+        if counter is None:
+            return Execution()
+        with self._lock:
+            _, execution = self._found.setdefault(id(counter), (counter, Execution()))
+            self._found.move_to_end(id(counter))
+            while len(self._found) > self._kept:
+                self._found.popitem(last=False)
+            return execution
+
+
+_executions = _Executions()
+
+
+def find_place(config: RunnableConfig | None = None) -> Place | None:
+    """Return where in a running graph this code runs, or None outside of any."""
+    config = config or var_child_runnable_config.get()
+    configurable = (config or {}).get("configurable") or {}
+    if _CHECKPOINTER not in configurable or _TASK_ID not in configurable:
+        return None
+    metadata = (config or {}).get("metadata") or {}
+    run_id = metadata.get("run_id") or configurable.get("run_id") or (config or {}).get("run_id")
+    return Place(
+        thread_id=str(configurable.get("thread_id", "")),
+        checkpoint_ns=configurable.get("checkpoint_ns") or "",
+        task_id=configurable[_TASK_ID],
+        run_id=str(run_id) if run_id is not None else None,
+        checkpoints=dict(configurable.get("checkpoint_map") or {}),
+        durability=configurable.get(_DURABILITY),
+        saver=configurable[_CHECKPOINTER],
+        execution=_executions.of(configurable.get(_SCRATCHPAD)),
+    )
+
+
+# --- the message ---
+
+
+def find_tool_call(
+    state: Any, tool_call_id: str | None, name: str, args: Any, place: Place
+) -> ToolCall | None:
+    """Find the model's message that asked for a tool call in the state that the tool was given.
+
+    Of several calls of one message under one id, those with this name and these arguments are taken in turn.
+    """
+    if not tool_call_id:
+        return None
+    for message in reversed(list(_messages(state))):
+        if not isinstance(message, AIMessage):
+            continue
+        same_id = [i for i, call in enumerate(message.tool_calls) if call["id"] == tool_call_id]
+        if not same_id:
+            continue
+        alike = [i for i in same_id if message.tool_calls[i]["name"] == name] or same_id
+        if len(alike) > 1:
+            alike = [i for i in alike if message.tool_calls[i]["args"] == args] or alike
+        if len(alike) > 1:
+            turn = place.execution.count((message.id, tool_call_id, canonical(args)))
+            return ToolCall(message.id, tool_call_id, alike[turn % len(alike)])
+        return ToolCall(message.id, tool_call_id, alike[0])
+    return ToolCall(None, tool_call_id, 0)
+
+
+def _messages(state: Any) -> Iterator[Any]:
+    if isinstance(state, (list, tuple)):
+        yield from state
+        return
+    values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    for name in sorted(values, key=lambda n: n == "messages"):  # read from the end: messages come first
+        if isinstance(values[name], (list, tuple)):
+            yield from values[name]
+
+
+# --- keys and hashes ---
+
+
+def canonical(value: Any) -> str:
+    """Return a value as JSON with one form: keys sorted, no spaces; whatever JSON has not, as pydantic puts it.
+
+    Raises:
+        EffectError: It cannot be put so.
+    """
+    try:
+        plain = to_jsonable_python(
+            value, serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
+        )
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    except Exception as exc:
+        raise EffectError(
+            f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
+            "give the effect a key= of its own"
+        ) from exc
+
+
+def digest(*parts: Any) -> bytes:
+    """Return the sha256 of some parts, which no other parts have."""
+    return hashlib.sha256(canonical(list(parts)).encode()).digest()
+
+
+def key_of(scope: str, tool: str, input_hash: bytes, place: Place, call: ToolCall | None) -> bytes:
+    """Return the key of a call in a running graph, within its thread: see this module's theory."""
+    hashed = input_hash.hex()
+    if scope in ("global", "thread"):
+        identity: list[Any] = [tool, hashed]
+    elif scope == "step":
+        identity = [place.path, place.checkpoint_id, tool, hashed]
+    elif call is not None and call.message_id is not None:
+        identity = [place.path, call.message_id, call.tool_call_id, call.ordinal, tool]
+    else:
+        tool_call_id = call.tool_call_id if call is not None else None
+        ordinal = place.execution.count((tool, tool_call_id))
+        identity = [place.task_id, tool, tool_call_id, ordinal]
+    return digest(scope, *identity)
+
+
+def named_key(tool: str, key: str) -> bytes:
+    """Return the key of an effect that its caller names."""
+    return digest("key", tool, key)
+
+
+def vendor_key_of(seed: bytes, generation: int) -> str:
+    """Return what the vendor gets as idempotency key: 32 hex digits."""
+    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]

@@ -1,0 +1,51 @@
+"""What a replayed call gives back: the outcome, made to fit the call that asks now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.messages import ToolMessage
+
+from langgraph_durable._ulids import show_ulid
+from langgraph_durable.effects._calls import ToolCall
+from langgraph_durable.effects._guard import Attempt
+
+
+def give(attempt: Attempt, call: ToolCall | None) -> Any:
+    """Return an effect's value, as the body did, or raise the Command that it raised."""
+    if not attempt.replayed:
+        return attempt.value
+    value = _rebind(attempt.value, attempt, call)
+    if attempt.raises:
+        from langgraph.errors import ParentCommand
+
+        raise ParentCommand(value)
+    return value
+
+
+def _rebind(value: Any, attempt: Attempt, call: ToolCall | None) -> Any:
+    """Give messages the id of the call that asks now, ids of their own, and a mark that tells where they are from."""
+    if isinstance(value, ToolMessage):
+        row = attempt.row
+        mark = {
+            "replayed": True,
+            "effect_id": show_ulid(row.effect_id),
+            "first_attempt_at": row.first_attempt_at.isoformat(),
+            "attempts": row.attempts,
+            "source": row.source,
+        }
+        return value.model_copy(
+            update={
+                "tool_call_id": call.tool_call_id if call is not None else value.tool_call_id,
+                "id": str(uuid4()),
+                "response_metadata": {**value.response_metadata, "effect": mark},
+            }
+        )
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rebind(item, attempt, call) for item in value)
+    update = getattr(value, "update", None)
+    if type(value).__name__ == "Command" and isinstance(update, dict):
+        return replace(value, update={name: _rebind(item, attempt, call) for name, item in update.items()})
+    return value

@@ -1,0 +1,342 @@
+"""Worker processes with a graph that pays: each runs it once, and dies, or stands still, at a named point.
+
+They are forked from a server that has everything imported, since hundreds are started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, RetryPolicy
+
+from langgraph_durable import (
+    DurableSaver,
+    EffectLog,
+    EffectPolicy,
+    Happened,
+    NotHappened,
+    current_effect,
+    effect,
+)
+from langgraph_durable import _effect_statements as sql
+from langgraph_durable import _effects_ops as ops
+from langgraph_durable._saver_operations import SaverOperations
+from langgraph_durable.errors import DurableError, EffectError
+from tests.acceptance.driving import thread
+from tests.acceptance.graphs import Graph
+from tests.vendor import Vendor
+
+CENTS = 500
+
+Kind = Literal["tool", "node", "raw"]
+OnPoint = Literal["die", "stand still"]
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload([__name__])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker is to do."""
+
+    order: str
+    """What is paid for; also the thread."""
+    conninfo: str
+    vendor: Vendor
+    kind: Kind = "tool"
+    asynchronous: bool = False
+    durability: str = "sync"
+    named: bool = False
+    """Whether the effect's key is the order, instead of the call."""
+    scope: Literal["call", "thread"] = "call"
+    verify: bool = True
+    flaky: bool = False
+    """Whether the vendor cannot be asked the first time."""
+    on_unknown: Literal["ask", "raise", "retry"] = "raise"
+    vendor_window: float | None = None
+    failed_on: tuple[type[Exception], ...] = ()
+    settle: float = 0.0
+    lease: float = 0.5
+    wait: float = 30.0
+    retry: bool = False
+    """Whether the node has a retry policy."""
+    input: bool = True
+    """Whether to come with the input, or to go on."""
+    answer: dict[str, Any] | None = None
+    """What a human answers to the graph's question."""
+    point: str | None = None
+    on_point: OnPoint = "die"
+    max_size: int = 4
+
+
+class Worker:
+    """A process that was started, and what it says."""
+
+    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+        self._pipe, its = context.Pipe()
+        self.process = context.Process(target=target, args=(*args, its), daemon=True)
+        self.process.start()
+        its.close()
+
+    def hear(self, timeout: float = 60) -> Any:
+        """Return what the worker says next; None if it died."""
+        assert self._pipe.poll(timeout), "the worker says nothing"
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            return None
+
+    def say(self, what: Any = None) -> None:
+        self._pipe.send(what)
+
+    def finish(self) -> Any:
+        """Return the last that it says."""
+        said = last = self.hear()
+        while said is not None:
+            last, said = said, self.hear()
+        self.join()
+        return last
+
+    def die(self) -> None:
+        """Wait until it is dead by its own hand."""
+        while self.hear() is not None:
+            pass
+        assert self._exitcode() == -signal.SIGKILL, self.process.exitcode
+
+    def die_or_finish(self) -> Any:
+        """Return the last that it says, or None if it is dead by its own hand."""
+        last = self.finish()
+        return None if self._exitcode() == -signal.SIGKILL else last
+
+    def _exitcode(self) -> int | None:
+        self.join()
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.join()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def join(self) -> None:
+        self.process.join(60)
+        self._pipe.close()
+
+
+@contextmanager
+def started(target: Callable[..., None], *args: Any) -> Iterator[Worker]:
+    """Start a worker, and kill it in the end."""
+    worker = Worker(target, *args)
+    try:
+        yield worker
+    finally:
+        worker.kill()
+
+
+def run(request: Request, pipe: Connection) -> None:
+    """Be a worker: run the graph and say how it ended."""
+    points = _Points(request, pipe)
+    points.watch()
+    with DurableSaver.from_conn_string(request.conninfo, max_size=request.max_size) as saver:
+        graph = build(request, saver, points)
+        given: Any = {"messages": [("user", request.order)]} if request.input else None
+        if request.answer is not None:
+            given = Command(resume=request.answer)
+        options: dict[str, Any] = {"durability": request.durability}
+        try:
+            if request.asynchronous:
+                result = asyncio.run(graph.ainvoke(given, thread(request.order), **options))
+            else:
+                result = graph.invoke(given, thread(request.order), **options)
+        except (DurableError, RuntimeError) as exc:
+            pipe.send((type(exc).__name__, str(exc)))
+            return
+        questions = result.get("__interrupt__")
+        if questions:
+            pipe.send(("asked", questions[0].value))
+        else:
+            pipe.send(("finished", str(result["messages"][-1].content)))
+
+
+def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pipe: Connection) -> None:
+    """Be one of several workers that pay for the same orders at the same time; say what each order's payment was."""
+    seen: list[str] = []
+    with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
+        log = EffectLog.from_saver(saver)
+        saver.get_tuple(thread())  # connected before the first round
+        for order in rounds:
+            barrier.wait(60)
+            with log.effect("pay", key=order) as e:
+                if not e.replayed:
+                    e.issue()
+                    e.complete(vendor.pay(order, CENTS, e.vendor_key))
+                seen.append(e.result["payment"])
+    pipe.send(seen)
+
+
+class _Points:
+    """The points at which a worker can be made to die."""
+
+    def __init__(self, request: Request, pipe: Connection) -> None:
+        self._point = request.point
+        self._on_point = request.on_point
+        self._pipe = pipe
+        self._said_waiting = False
+
+    def __call__(self, point: str) -> None:
+        if point != self._point:
+            return
+        self._point = None
+        if self._on_point == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._pipe.send(("reached", point))
+        self._pipe.recv()
+
+    def say(self, *what: Any) -> None:
+        self._pipe.send(what)
+
+    def around(self, point: str | None, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        async def passed() -> Any:
+            if point is not None:
+                self(f"before {point}")
+            result = await call()
+            if point is not None:
+                self(f"after {point}")
+            return result
+
+        return passed()
+
+    def watch(self) -> None:
+        """Put points around the operations of the log and the saver."""
+        claim, move = ops.claim_effect, ops.move_effect
+        put, put_writes = SaverOperations._put, SaverOperations._put_writes
+
+        async def claim_effect(*args: Any, **kwargs: Any) -> Any:
+            kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
+            if kind == sql.SEEN and row.state in ("claimed", "issued") and not self._said_waiting:
+                self._said_waiting = True
+                self.say("waits", row.state)
+            return kind, row
+
+        def move_effect(db: Any, effect_id: Any, outcome: Any, **kwargs: Any) -> Any:
+            point = {"issued": "issue", "completed": "complete"}.get(outcome.state)
+            return self.around(point, lambda: move(db, effect_id, outcome, **kwargs))
+
+        def _put(saver: Any, db: Any, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
+            # Step 1 is the checkpoint that asks for the effect, step 2 the one that has its result.
+            point = {1: "asking put", 2: "result put", 3: "result put"}.get(metadata["step"])
+            return self.around(point, lambda: put(saver, db, config, checkpoint, metadata, versions))
+
+        def _put_writes(
+            saver: Any, db: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
+        ) -> Any:
+            point = "writes put" if "tools" in path else None
+            return self.around(point, lambda: put_writes(saver, db, config, writes, task_id, path))
+
+        ops.claim_effect, ops.move_effect = claim_effect, move_effect
+        SaverOperations._put, SaverOperations._put_writes = _put, _put_writes  # type: ignore[assignment, method-assign]
+
+
+def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
+    """Return a graph of a model that asks for a payment, a tool that pays, and a last node."""
+    vendor = request.vendor
+    flaky = [request.flaky]
+
+    def look(record: Any) -> Happened | NotHappened:
+        if flaky.pop() if flaky else False:
+            raise RuntimeError("the vendor is away")
+        done = vendor.payments(record.args["order"])
+        if request.settle:
+            points.say("looked", len(done))
+        return Happened(done[0]) if done else NotHappened()
+
+    policy = EffectPolicy(
+        verify=look if request.verify else None,
+        on_unknown=request.on_unknown,
+        scope=request.scope,
+        settle=timedelta(seconds=request.settle),
+        vendor_window=timedelta(seconds=request.vendor_window) if request.vendor_window is not None else None,
+        lease=timedelta(seconds=request.lease),
+        wait=timedelta(seconds=request.wait),
+        failed_on=request.failed_on,
+    )
+
+    def send(order: str, cents: int, key: str) -> dict[str, Any]:
+        points("before request")
+        answer = vendor.pay(order, cents, key)
+        points("after response")
+        return answer
+
+    @effect(policy, key=(lambda order, cents: order) if request.named else None)
+    def pay(order: str, cents: int) -> dict[str, Any]:
+        """Pay for an order."""
+        return send(order, cents, current_effect().vendor_key)
+
+    @effect(policy, key=(lambda order, cents: order) if request.named else None, name="pay")
+    async def apay(order: str, cents: int) -> dict[str, Any]:
+        """Pay for an order."""
+        return await asyncio.to_thread(send, order, cents, current_effect().vendor_key)
+
+    args = {"order": request.order, "cents": CENTS}
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        # As a provider's: the message's id is new each time, the call's is not.
+        call = {"name": "pay", "args": args, "id": "call_1"}
+        return {"messages": [AIMessage("", id=f"ai-{uuid.uuid4()}", tool_calls=[call])]}
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("assistant", str(pay(**args)))]}  # type: ignore[arg-type]
+
+    async def anode(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("assistant", str(await apay(**args)))]}  # type: ignore[arg-type]
+
+    def raw(state: MessagesState) -> dict[str, Any]:
+        log = EffectLog.from_saver(saver)
+        with log.effect("pay", key=request.order, args=args, policy=policy) as e:
+            if not e.replayed:
+                e.issue()
+                e.complete(send(request.order, CENTS, e.vendor_key))
+            return {"messages": [("assistant", str(e.result))]}
+
+    async def araw(state: MessagesState) -> dict[str, Any]:
+        log = EffectLog.from_saver(saver)
+        async with log.aeffect("pay", key=request.order, args=args, policy=policy) as e:
+            if not e.replayed:
+                await e.issue()
+                await e.complete(await asyncio.to_thread(send, request.order, CENTS, e.vendor_key))
+            return {"messages": [("assistant", str(e.result))]}
+
+    tools: Any
+    if request.kind == "tool":
+        tools = ToolNode([tool("pay")(apay if request.asynchronous else pay)])
+    elif request.kind == "node":
+        tools = anode if request.asynchronous else node
+    else:
+        tools = araw if request.asynchronous else raw
+    again = RetryPolicy(
+        initial_interval=0.1, backoff_factor=1.0, max_attempts=100, jitter=False, retry_on=EffectError
+    )
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("tools", tools, retry_policy=again if request.retry else None)
+    builder.add_node("last", lambda state: {})
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    builder.add_edge("tools", "last")
+    return builder.compile(checkpointer=saver)

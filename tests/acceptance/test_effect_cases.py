@@ -1,0 +1,961 @@
+"""The cases that catch naive effect logs, in real graphs; those that need a killed process are elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Annotated, Any
+
+import psycopg
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolCallId, tool
+from langgraph.errors import NodeCancelledError, NodeTimeoutError, ParentCommand
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, RetryPolicy, Send, interrupt
+from typing_extensions import TypedDict
+
+from langgraph_durable import (
+    DurableSaver,
+    EffectError,
+    EffectForked,
+    EffectLog,
+    EffectUnknown,
+    Happened,
+    NotHappened,
+    effect,
+)
+from tests.acceptance.driving import Drive, interrupts, thread
+from tests.acceptance.graphs import Graph
+from tests.samples import Observer, await_until, wait_until
+
+Body = Callable[[str], Any]
+
+
+class World:
+    """What really happened outside."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.trouble: list[BaseException] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, what: str) -> str:
+        """Do it, and then, if there is to be trouble, lose the answer."""
+        with self._lock:
+            self.done.append(what)
+            if self.trouble:
+                raise self.trouble.pop()
+        return f"did {what}"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def made(drive: Drive, body: Body, **options: Any) -> BaseTool:
+    """A tool of one text, sync or async, whose body is an effect."""
+    if drive.asynchronous:
+
+        @tool(body.__name__)
+        @effect(name=body.__name__, **options)
+        async def aact(text: str) -> Any:
+            """Do it."""
+            return body(text)
+
+        return aact
+
+    @tool(body.__name__)
+    @effect(name=body.__name__, **options)
+    def act(text: str) -> Any:
+        """Do it."""
+        return body(text)
+
+    return act
+
+
+def remind(world: World) -> Body:
+    def remind(text: str) -> Any:
+        return world(text)
+
+    return remind
+
+
+def calls(*wanted: tuple[str, str, str]) -> AIMessage:
+    """A message that calls tools: name, text and id of each call."""
+    return AIMessage("", tool_calls=[ToolCall(name=n, args={"text": t}, id=i) for n, t, i in wanted])
+
+
+def agent(
+    saver: Any,
+    tools: Sequence[BaseTool],
+    *script: AIMessage,
+    apart: bool = False,
+    errors: Any = False,
+    node: dict[str, Any] | None = None,
+) -> Graph:
+    """A model that says what the script has next, and its tools: in one task, or each call in its own."""
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        said = sum(isinstance(m, AIMessage) for m in state["messages"])
+        message = script[said] if said < len(script) else AIMessage("done")
+        return {"messages": [message.model_copy(update={"id": None})]}
+
+    def route(state: MessagesState) -> Any:
+        last = state["messages"][-1]
+        asked = last.tool_calls if isinstance(last, AIMessage) else []
+        if not apart or not asked:
+            return tools_condition(state)  # type: ignore[arg-type]
+        alone = [last.model_copy(update={"tool_calls": [call]}) for call in asked]
+        return [Send("tools", {"messages": [*state["messages"][:-1], message]}) for message in alone]
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("tools", ToolNode(tools, handle_tool_errors=errors), **(node or {}))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", route, ["tools", END])
+    builder.add_edge("tools", "model")
+    return builder.compile(checkpointer=saver)
+
+
+GIVEN = {"messages": [HumanMessage("go")]}
+
+
+def told(result: dict[str, Any]) -> list[Any]:
+    """What the tools said."""
+    return [m.content for m in result["messages"] if isinstance(m, ToolMessage)]
+
+
+def states(saver: DurableSaver) -> list[str]:
+    return [record.state for record in EffectLog.from_saver(saver).list()]
+
+
+def answer(graph_interrupt: Any, decision: str, **more: Any) -> dict[str, Any]:
+    return {"effect": graph_interrupt.value["effect"], "decision": decision, **more}
+
+
+async def before_tools(drive: Drive, graph: Graph) -> Any:
+    """The checkpoint from which the tools first ran."""
+    return [s for s in await drive.history(graph, thread()) if "tools" in s.next][-1].config
+
+
+# --- which call is it? ---
+
+
+async def test_the_same_id_twice_in_a_message(saver: DurableSaver, drive: Drive, world: World) -> None:
+    act = made(drive, remind(world))
+    script = calls(("remind", "a", "1"), ("remind", "b", "1"), ("remind", "a", "1"))
+    graph = agent(saver, [act], script)
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert sorted(world.done) == ["a", "a", "b"]
+    assert told(result) == ["did a", "did b", "did a"]
+    again = await drive.invoke(graph, None, await before_tools(drive, graph))
+    assert told(again) == told(result)
+    assert sorted(world.done) == ["a", "a", "b"]
+
+
+async def test_the_same_id_across_turns(saver: DurableSaver, drive: Drive, world: World) -> None:
+    graph = agent(
+        saver,
+        [made(drive, remind(world))],
+        calls(("remind", "a", "1")),
+        AIMessage("ok"),
+        calls(("remind", "a", "1")),
+        calls(("remind", "b", "1")),
+    )
+    for _ in range(2):
+        await drive.invoke(graph, GIVEN, thread())
+    assert world.done == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_two_intended_identical_reminders(
+    saver: DurableSaver, drive: Drive, world: World, apart: bool
+) -> None:
+    def ask(text: str) -> Any:
+        return interrupt(text)
+
+    graph = agent(
+        saver,
+        [made(drive, remind(world)), made(drive, ask)],
+        calls(("remind", "a", "1"), ("remind", "a", "2"), ("ask", "really?", "3")),
+        apart=apart,
+    )
+    await drive.invoke(graph, GIVEN, thread())
+    result = await drive.invoke(graph, Command(resume="yes"), thread())
+    assert world.done == ["a", "a"]
+    assert sorted(told(result)) == ["did a", "did a", "yes"]
+    assert states(saver) == ["completed"] * 3
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_one_of_two_identical_reminders_is_unknown(
+    saver: DurableSaver, drive: Drive, world: World, apart: bool
+) -> None:
+    found: list[str] = []
+
+    def find(record: Any) -> Happened:
+        found.append(record.tool_call_id)
+        return Happened("did a")
+
+    world.trouble = [TimeoutError()]
+    graph = agent(
+        saver,
+        [made(drive, remind(world), verify=find)],
+        calls(("remind", "a", "1"), ("remind", "a", "2")),
+        apart=apart,
+    )
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, thread(), durability="sync")
+    result = await drive.invoke(graph, None, thread())
+    assert world.done == ["a", "a"]
+    assert len(found) == 1
+    assert told(result) == ["did a", "did a"]
+
+
+# --- interrupts ---
+
+
+async def test_an_interrupt_inside_the_tool(saver: DurableSaver, drive: Drive, world: World) -> None:
+    def remind(text: str) -> Any:
+        return world(f"{text}: {interrupt('really?')}, {interrupt('really really?')}")
+
+    graph = agent(saver, [made(drive, remind)], calls(("remind", "a", "1")))
+    await drive.invoke(graph, GIVEN, thread())
+    for said in ("yes", "YES"):
+        [record] = EffectLog.from_saver(saver).list()
+        assert record.state == "suspended"
+        assert EffectLog.from_saver(saver).pending() == []
+        assert world.done == []
+        result = await drive.invoke(graph, Command(resume=said), thread())
+    assert world.done == ["a: yes, YES"]
+    assert told(result) == ["did a: yes, YES"]
+    [record] = EffectLog.from_saver(saver).list()
+    assert (record.state, record.attempts, record.generation) == ("completed", 3, 0)
+
+
+async def test_a_question_of_ours_does_not_shift_the_tools_own(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    def remind(text: str) -> Any:
+        said = [interrupt("first?")]
+        if len(world.done) == 0:
+            world(text)
+        said.append(interrupt("second?"))
+        return world(f"{text} {said}")
+
+    world.trouble = [TimeoutError()]
+    graph = agent(saver, [made(drive, remind, on_unknown="ask")], calls(("remind", "a", "1")))
+    await drive.invoke(graph, GIVEN, thread())
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, Command(resume="1"), thread())
+    await drive.invoke(graph, None, thread())
+    [asked] = interrupts(await drive.state(graph, thread()))
+    assert asked.value["tool"] == "remind"
+    assert asked.value["args"] == {"text": "a"}
+    assert asked.value["attempts"] == 2
+    await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
+    for question, said in (("first?", "one"), ("second?", "two")):
+        [own] = interrupts(await drive.state(graph, thread()))
+        assert own.value == question
+        result = await drive.invoke(graph, Command(resume=said), thread())
+    assert told(result) == ["did a ['one', 'two']"]
+    assert world.done == ["a", "a ['one', 'two']"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "done", "says"),
+    [
+        ("happened", ["a"], "as said"),
+        ("retry", ["a", "a"], "did a"),
+        ("failed", ["a"], ""),
+        ("abandon", ["a"], ""),
+    ],
+)
+async def test_what_a_human_decides(
+    saver: DurableSaver, drive: Drive, world: World, decision: str, done: list[str], says: str
+) -> None:
+    world.trouble = [TimeoutError()]
+    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, thread(), durability="sync")
+    await drive.invoke(graph, None, thread())
+    [asked] = interrupts(await drive.state(graph, thread()))
+    resume: Command[Any] = Command(resume=answer(asked, decision, result="as said", note="a note"))
+    if says:
+        assert told(await drive.invoke(graph, resume, thread())) == [says]
+    else:
+        with pytest.raises(EffectError, match=r"declared failed|abandoned"):
+            await drive.invoke(graph, resume, thread())
+    assert world.done == done
+    log = EffectLog.from_saver(saver)
+    [record] = log.list()
+    reasons = [event.reason for event in log.history(record.effect_id)]
+    assert f"{decision}: a note" in reasons
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "yes",
+        3,
+        ["happened"],
+        {},
+        {"decision": "happened"},
+        {"decision": "maybe"},
+        {"effect": "x", "decision": "retry"},
+    ],
+    ids=repr,
+)
+async def test_malformed_answers_are_asked_again(
+    saver: DurableSaver, drive: Drive, world: World, wrong: Any
+) -> None:
+    world.trouble = [TimeoutError()]
+    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, thread(), durability="sync")
+    await drive.invoke(graph, None, thread())
+    for _ in range(2):
+        if isinstance(wrong, dict) and wrong.get("decision") == "maybe":
+            [asked] = interrupts(await drive.state(graph, thread()))
+            wrong["effect"] = asked.value["effect"]
+        # By the interrupt's id: an empty answer to whatever was asked is none.
+        [asked] = interrupts(await drive.state(graph, thread()))
+        await drive.invoke(graph, Command(resume={asked.id: wrong}), thread())
+        [asked] = interrupts(await drive.state(graph, thread()))
+        assert "the answer must" in asked.value["problem"]
+        assert states(saver) == ["unknown"]
+    result = await drive.invoke(graph, Command(resume=answer(asked, "happened", result="ok")), thread())
+    assert told(result) == ["ok"]
+    assert world.done == ["a"]
+
+
+async def test_an_answer_that_names_another_effect(saver: DurableSaver, drive: Drive, world: World) -> None:
+    def remind(text: str) -> Any:
+        world(text)
+        raise TimeoutError
+
+    graph = agent(
+        saver,
+        [made(drive, remind, on_unknown="ask")],
+        calls(("remind", "a", "1"), ("remind", "b", "2")),
+        apart=True,
+    )
+    config = thread()
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, config, durability="sync")
+    # The first to fail may have kept the other from starting, or from ending.
+    while sorted(set(world.done)) != ["a", "b"] or states(saver) != ["unknown", "unknown"]:
+        with pytest.raises((TimeoutError, EffectError)):
+            await drive.invoke(graph, None, config, durability="sync")
+    await drive.invoke(graph, None, config)
+    asked = {i.value["args"]["text"]: i for i in interrupts(await drive.state(graph, config))}
+    assert sorted(asked) == ["a", "b"]
+    about_b = answer(asked["b"], "happened", result="b it was")
+    await drive.invoke(graph, Command(resume={asked["a"].id: about_b}), config)
+    again = {i.value["args"]["text"]: i for i in interrupts(await drive.state(graph, config))}
+    assert "that answer was for effect" in again["a"].value["problem"]
+    assert sorted(states(saver)) == ["completed", "unknown"]
+    about_a = answer(again["a"], "happened", result="a it was")
+    result = await drive.invoke(graph, Command(resume={again["a"].id: about_a}), config)
+    assert sorted(told(result)) == ["a it was", "b it was"]
+    assert sorted(world.done) == ["a", "b"]
+
+
+async def test_decided_elsewhere_while_the_graph_waits(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    world.trouble = [TimeoutError()]
+    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, thread(), durability="sync")
+    await drive.invoke(graph, None, thread())
+    log = EffectLog.from_saver(saver)
+    [pending] = log.pending("thread")
+    log.resolve(pending.effect_id, Happened("seen"), actor="ann")
+    assert told(await drive.invoke(graph, None, thread())) == ["seen"]
+    assert world.done == ["a"]
+
+
+async def test_decided_elsewhere_before_the_tools_own_questions(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    def remind(text: str) -> Any:
+        return world(f"{text} {interrupt('first?')} {interrupt('second?')}") if world.done else world(text)
+
+    world.trouble = [TimeoutError()]
+    graph = agent(saver, [made(drive, remind, on_unknown="ask")], calls(("remind", "a", "1")))
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, thread(), durability="sync")
+    await drive.invoke(graph, None, thread())
+    log = EffectLog.from_saver(saver)
+    log.resolve(log.pending()[0].effect_id, NotHappened())
+    await drive.invoke(graph, None, thread())
+    for said in ("one", "two"):
+        result = await drive.invoke(graph, Command(resume=said), thread())
+    assert told(result) == ["did a one two"]
+
+
+# --- ends ---
+
+
+async def test_invalid_arguments_record_nothing(saver: DurableSaver, drive: Drive, world: World) -> None:
+    wrong = AIMessage("", tool_calls=[ToolCall(name="remind", args={"texts": ["a"]}, id="1")])
+    graph = agent(saver, [made(drive, remind(world))], wrong, calls(("remind", "a", "1")), errors=True)
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert "text" in told(result)[0]
+    assert told(result)[1:] == ["did a"]
+    assert len(states(saver)) == 1
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_errors_that_the_tool_node_swallows(
+    saver: DurableSaver, drive: Drive, world: World, apart: bool
+) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = agent(
+        saver,
+        [made(drive, remind(world))],
+        calls(("remind", "a", "1")),
+        calls(("remind", "a", "2")),
+        errors=True,
+        apart=apart,
+    )
+    result = await drive.invoke(graph, GIVEN, thread())
+    first, second = told(result)
+    assert "no answer" in first
+    assert "nobody knows whether it took place" in second  # asked for again under another id: a twin
+    assert world.done == ["a"]
+    assert states(saver) == ["unknown"]
+
+
+async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: World) -> None:
+    started, never = asyncio.Event(), asyncio.Event()
+
+    @tool
+    @effect()
+    async def remind(text: str) -> str:
+        """Do it."""
+        world(text)
+        started.set()
+        await never.wait()
+        return "never"
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    run = asyncio.create_task(graph.ainvoke(GIVEN, thread(), durability="sync"))
+    await started.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    log = EffectLog.from_saver(saver)
+    assert [r.state for r in await log.alist()] == ["unknown"]
+    with pytest.raises(EffectUnknown):
+        await graph.ainvoke(None, thread())
+    assert world.done == ["a"]
+
+
+async def test_a_tool_that_is_cancelled_when_it_is_done(
+    saver: DurableSaver, conninfo: str, world: World
+) -> None:
+    """The cancel comes while the outcome is being recorded, which goes on."""
+    observer, holder = Observer(conninfo), psycopg.connect(conninfo)
+
+    def let_go() -> None:
+        wait_until(observer.blocked, "the outcome to be on its way")
+        holder.close()
+
+    helper = threading.Thread(target=let_go)
+
+    @tool
+    @effect()
+    async def remind(text: str) -> str:
+        """Do it."""
+        holder.execute("SELECT FROM langgraph_durable.effects FOR UPDATE")
+        helper.start()
+        own = asyncio.current_task()
+        assert own is not None
+        own.cancel()  # felt where the task waits next: for the database
+        return world(text)
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    with pytest.raises(NodeCancelledError):
+        await graph.ainvoke(GIVEN, thread(), durability="sync")
+    helper.join()
+    observer.close()
+    assert [r.state for r in await EffectLog.from_saver(saver).alist()] == ["completed"]
+    assert told(await graph.ainvoke(None, thread())) == ["did a"]
+    assert world.done == ["a"]
+
+
+async def test_a_cancelled_sync_tool_finishes_in_its_thread(saver: DurableSaver, world: World) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    @tool
+    @effect()
+    def remind(text: str) -> str:
+        """Do it."""
+        started.set()
+        go.wait()
+        return world(text)
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    run = asyncio.create_task(graph.ainvoke(GIVEN, thread(), durability="sync"))
+    await await_until(started.is_set, "the tool to start")
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    log = EffectLog.from_saver(saver)
+    assert [r.state for r in await log.alist()] == ["issued"]
+    go.set()
+    result = await graph.ainvoke(None, thread())
+    assert told(result) == ["did a"]
+    assert world.done == ["a"]
+    [record] = await log.alist()
+    assert (record.state, record.attempts) == ("completed", 1)
+
+
+async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableSaver, world: World) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def remind(text: str) -> str:
+        started.set()
+        go.wait()
+        return world(text)
+
+    act = tool(effect(lease=timedelta(microseconds=1))(remind), description="Do it.")
+    graph = agent(saver, [act], calls(("remind", "a", "1")))
+    log = EffectLog.from_saver(saver)
+    log._leases.keep = lambda *_: threading.Lock()  # type: ignore[method-assign,assignment] # frozen
+    run = threading.Thread(target=graph.invoke, args=(GIVEN, thread()), kwargs={"durability": "sync"})
+    run.start()
+    wait_until(started.is_set, "the tool to start")
+    with pytest.raises(EffectUnknown):
+        await graph.ainvoke(None, thread())
+    go.set()
+    run.join()
+    [record] = log.list()
+    moves = [(e.from_state, e.to_state) for e in log.history(record.effect_id)]
+    assert moves == [(None, "issued"), ("issued", "unknown"), ("unknown", "completed")]
+    assert world.done == ["a"]
+
+
+async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: World) -> None:
+    policy = RetryPolicy(
+        initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, NodeTimeoutError, EffectUnknown)
+    )
+    node: dict[str, Any] = {"retry_policy": policy}
+    if drive.asynchronous:
+
+        @tool
+        @effect()
+        async def remind(text: str) -> str:
+            """Do it."""
+            world(text)
+            await asyncio.Event().wait()
+            return "never"
+
+        act: BaseTool = remind
+        node["timeout"] = 0.5
+    else:
+        world.trouble = [TimeoutError(), TimeoutError()]
+        act = made(drive, globals()["remind"](world))
+    graph = agent(saver, [act], calls(("remind", "a", "1")), node=node)
+    with pytest.raises(EffectUnknown):
+        await drive.invoke(graph, GIVEN, thread())
+    assert world.done == ["a"]
+
+
+async def test_retry_after_the_effect(saver: DurableSaver, drive: Drive, world: World) -> None:
+    """What a retried node did before it failed is not done again."""
+
+    @effect()
+    def send(text: str) -> str:
+        return world(text)
+
+    def node(state: Any) -> dict[str, Any]:
+        sent = [send("a"), send("a"), send("b")]
+        if len(failures) < 2:
+            failures.append(1)
+            raise OSError("later")
+        return {"trail": sent}
+
+    failures: list[int] = []
+    builder = StateGraph(Trail)
+    builder.add_node("node", node, retry_policy=RetryPolicy(initial_interval=0.001, retry_on=OSError))
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver)
+    result = await drive.invoke(graph, {"trail": []}, thread())
+    assert result == {"trail": ["did a", "did a", "did b"]}
+    assert world.done == ["a", "a", "b"]
+
+
+# --- time travel and forks ---
+
+
+async def test_time_travel_replays(saver: DurableSaver, drive: Drive, world: World) -> None:
+    graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
+    first = await drive.invoke(graph, GIVEN, thread())
+    for _ in range(2):
+        again = await drive.invoke(graph, None, await before_tools(drive, graph))
+        assert told(again) == told(first)
+    assert world.done == ["a"]
+    assert EffectLog.from_saver(saver).replays() == 2
+
+
+async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
+    for on_fork in ("replay", "new", "raise"):
+        world.done.clear()
+        graph = agent(saver, [made(drive, remind(world), on_fork=on_fork)], calls(("remind", "a", "1")))
+        config = thread(on_fork)
+        await drive.invoke(graph, GIVEN, config)
+        [before] = [s for s in await drive.history(graph, config) if "tools" in s.next]
+        for forks in (1, 2):
+            await drive.update(graph, before.config, {"messages": []}, as_node="model")
+            if on_fork == "raise":
+                with pytest.raises(EffectForked):
+                    await drive.invoke(graph, None, config)
+            else:
+                assert told(await drive.invoke(graph, None, config)) == ["did a"]
+            assert world.done == (["a"] * (1 + forks) if on_fork == "new" else ["a"])
+
+
+# --- commands ---
+
+
+async def test_a_command_is_replayed_for_the_call_that_asks(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    @tool
+    @effect(scope="thread")
+    def remind(text: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Do it."""
+        world(text)
+        return Command(update={"messages": [ToolMessage("done", tool_call_id=tool_call_id, id="fixed")]})
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")), calls(("remind", "a", "2")))
+    result = await drive.invoke(graph, GIVEN, thread())
+    first, second = [m for m in result["messages"] if isinstance(m, ToolMessage)]
+    assert world.done == ["a"]
+    assert (first.content, first.tool_call_id, first.id) == ("done", "1", "fixed")
+    assert (second.content, second.tool_call_id) == ("done", "2")
+    assert second.id not in ("fixed", None)
+    mark = second.response_metadata["effect"]
+    [record] = EffectLog.from_saver(saver).list()
+    assert mark == {
+        "replayed": True,
+        "effect_id": record.effect_id,
+        "first_attempt_at": record.first_attempt_at.isoformat(),
+        "attempts": 1,
+        "source": "executed",
+    }
+    assert "effect" not in first.response_metadata
+
+
+@pytest.mark.parametrize("checkpointer", [None, True])
+@pytest.mark.parametrize("raised", [False, True])
+async def test_a_command_for_the_parent_graph(
+    saver: DurableSaver, drive: Drive, world: World, raised: bool, checkpointer: Any
+) -> None:
+    @tool
+    @effect()
+    def remind(text: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Do it."""
+        world(text)
+        said = ToolMessage("done", tool_call_id=tool_call_id, id="fixed")
+        command: Command[Any] = Command(graph=Command.PARENT, update={"messages": [said]}, goto="after")
+        if raised:
+            raise ParentCommand(command)
+        return command
+
+    inner = StateGraph(MessagesState)
+    inner.add_node("tools", ToolNode([remind]))
+    inner.add_edge(START, "tools")
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [calls(("remind", "a", "1"))]}
+
+    outer = StateGraph(MessagesState)
+    outer.add_node("model", model)
+    outer.add_node("inner", inner.compile(checkpointer=checkpointer))
+    outer.add_node("after", lambda state: {"messages": [AIMessage("after")]})
+    outer.add_edge(START, "model")
+    outer.add_edge("model", "inner")
+    graph = outer.compile(checkpointer=saver)
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert told(result) == ["done"]
+    assert result["messages"][-1].content == "after"
+    assert states(saver) == ["completed"]
+    [before] = [s for s in await drive.history(graph, thread()) if s.next == ("inner",)]
+    fork = await drive.update(graph, before.config, {"messages": []}, as_node="model")
+    again = await drive.invoke(graph, None, fork)
+    assert world.done == ["a"]
+    assert again["messages"][-1].content == "after"
+    [replayed] = [m for m in again["messages"] if isinstance(m, ToolMessage)]
+    assert (replayed.content, replayed.tool_call_id) == ("done", "1")
+    assert replayed.id not in ("fixed", None)
+    assert replayed.response_metadata["effect"]["replayed"]
+
+
+# --- plain code ---
+
+
+class Trail(TypedDict):
+    trail: Annotated[list[str], operator.add]
+
+
+async def test_a_plain_node(saver: DurableSaver, drive: Drive, world: World) -> None:
+    @effect()
+    def send(text: str) -> str:
+        return world(text)
+
+    @effect()
+    async def asend(text: str) -> str:
+        return world(text)
+
+    problems = [ValueError("after the effects")]
+
+    def node(state: Trail) -> dict[str, Any]:
+        sent = [send("a"), send("b"), send("a")]
+        if problems:
+            raise problems.pop()
+        return {"trail": sent}
+
+    async def anode(state: Trail) -> dict[str, Any]:
+        sent = [await asend("a"), await asend("b"), await asend("a")]
+        if problems:
+            raise problems.pop()
+        return {"trail": sent}
+
+    builder = StateGraph(Trail)
+    builder.add_node("node", anode if drive.asynchronous else node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver)
+    with pytest.raises(ValueError, match="after the effects"):
+        await drive.invoke(graph, {"trail": []}, thread())
+    result = await drive.invoke(graph, None, thread())
+    assert result["trail"] == ["did a", "did b", "did a"]
+    assert world.done == ["a", "b", "a"]
+    await drive.invoke(graph, {"trail": []}, thread())  # another turn: other effects
+    assert len(world.done) == 6
+
+
+async def test_tasks(saver: DurableSaver, drive: Drive, world: World) -> None:
+    problems = [ValueError("after the effects")]
+    if drive.asynchronous:
+
+        @task
+        @effect()
+        async def asend(text: str) -> str:
+            return world(text)
+
+        @entrypoint(checkpointer=saver)
+        async def aflow(texts: list[str]) -> list[str]:
+            sent = list(await asyncio.gather(*(asend(text) for text in texts)))
+            if problems:
+                raise problems.pop()
+            return sent
+
+        graph: Graph = aflow
+    else:
+
+        @task
+        @effect()
+        def send(text: str) -> str:
+            return world(text)
+
+        @entrypoint(checkpointer=saver)
+        def flow(texts: list[str]) -> list[str]:
+            sent = [future.result() for future in [send(text) for text in texts]]
+            if problems:
+                raise problems.pop()
+            return sent
+
+        graph = flow
+    with pytest.raises(ValueError, match="after the effects"):
+        await drive.invoke(graph, ["a", "b", "a"], thread())
+    result = await drive.invoke(graph, None, thread())
+    assert result == ["did a", "did b", "did a"]
+    assert sorted(world.done) == ["a", "a", "b"]
+
+
+# --- scopes ---
+
+
+async def test_scopes(saver: DurableSaver, drive: Drive, world: World) -> None:
+    """How often one model that says the same in two turns of two threads gets it done."""
+    script = [calls(("remind", "a", "1"), ("remind", "a", "2")), AIMessage("ok")]
+    for scope, times in (("call", 8), ("step", 4), ("thread", 2), ("global", 1)):
+        world.done.clear()
+        graph = agent(saver, [made(drive, remind(world), scope=scope)], *script, *script)
+        for number in (1, 2):
+            for _ in range(2):
+                result = await drive.invoke(graph, GIVEN, thread(f"{scope} {number}"))
+        assert told(result) == ["did a"] * 4
+        assert len(world.done) == times, scope
+
+
+async def test_a_key_of_ones_own(saver: DurableSaver, drive: Drive, world: World) -> None:
+    graph = agent(
+        saver,
+        [made(drive, remind(world), key=lambda text: text)],
+        calls(("remind", "a", "1"), ("remind", "b", "2")),
+        calls(("remind", "a", "3")),
+    )
+    for name in ("one", "two"):
+        assert told(await drive.invoke(graph, GIVEN, thread(name))) == ["did a", "did b", "did a"]
+    assert sorted(world.done) == ["a", "b"]
+
+
+# --- durability ---
+
+
+@pytest.mark.parametrize("checkpointer", [None, True, False])
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_subgraphs(
+    saver: DurableSaver,
+    drive: Drive,
+    world: World,
+    checkpointer: Any,
+    keyed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("langgraph_durable.effects._guard._BARRIER_TIMEOUT", 0.5)
+    options: dict[str, Any] = {"key": lambda text: text} if keyed else {}
+    if checkpointer is False and keyed:
+        options["log"] = EffectLog.from_saver(saver)
+    inner = agent(checkpointer, [made(drive, remind(world), **options)], calls(("remind", "a", "1")))
+    outer = StateGraph(MessagesState)
+    outer.add_node("inner", inner)
+    outer.add_edge(START, "inner")
+    graph = outer.compile(checkpointer=saver)
+    if checkpointer is False and not keyed:
+        with pytest.raises(EffectError, match="key="):
+            await drive.invoke(graph, GIVEN, thread())
+        assert world.done == []
+        return
+    assert told(await drive.invoke(graph, GIVEN, thread())) == ["did a"]
+    assert world.done == ["a"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_durability(
+    saver: DurableSaver, drive: Drive, world: World, durability: str, keyed: bool
+) -> None:
+    options = {"key": lambda text: text} if keyed else {}
+    graph = agent(saver, [made(drive, remind(world), **options)], calls(("remind", "a", "1")))
+    if durability == "exit" and not keyed:
+        with pytest.raises(EffectError, match='durability="exit"'):
+            await drive.invoke(graph, GIVEN, thread(), durability=durability)
+        assert world.done == []
+        assert states(saver) == []
+        return
+    assert told(await drive.invoke(graph, GIVEN, thread(), durability=durability)) == ["did a"]
+
+
+async def test_other_savers_are_refused(drive: Drive, world: World) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    graph = agent(InMemorySaver(), [made(drive, remind(world))], calls(("remind", "a", "1")))
+    with pytest.raises(ValueError, match="DurableSaver"):
+        await drive.invoke(graph, GIVEN, thread())
+    assert world.done == []
+
+
+# --- twins ---
+
+
+def twins(saver: DurableSaver, drive: Drive, body: Body, **options: Any) -> Graph:
+    """The model asks for the same again, under another id, after it was told of an error."""
+    script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
+    return agent(saver, [made(drive, body, **options)], *script, errors=True)
+
+
+async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: World) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = twins(saver, drive, remind(world), verify=lambda record: Happened("it was done"))
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert told(result)[1] == "it was done"
+    assert world.done == ["a"]
+    assert states(saver) == ["completed", "completed"]
+
+
+async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Drive, world: World) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = twins(saver, drive, remind(world), on_unknown="ask")
+    await drive.invoke(graph, GIVEN, thread())
+    log = EffectLog.from_saver(saver)
+    log.resolve(log.pending()[0].effect_id, Happened("seen"))
+    assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
+    assert world.done == ["a"]
+
+
+async def test_a_twin_that_is_decided_after_the_run_failed(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
+    graph = agent(saver, [made(drive, remind(world))], *script, errors=(TimeoutError,))
+    for given in (GIVEN, None, None):
+        with pytest.raises(EffectUnknown):
+            await drive.invoke(graph, given, thread())
+    log = EffectLog.from_saver(saver)
+    log.resolve(log.pending()[0].effect_id, Happened("seen"))
+    assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
+    assert world.done == ["a"]
+
+
+async def test_a_twin_that_did_not_happen(saver: DurableSaver, drive: Drive, world: World) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = twins(saver, drive, remind(world), verify=lambda record: NotHappened())
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert told(result)[1] == "did a"
+    assert states(saver) == ["failed", "completed"]
+
+
+async def test_twins_of_other_threads_and_arguments_are_none(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = agent(
+        saver,
+        [made(drive, remind(world))],
+        calls(("remind", "a", "1")),
+        calls(("remind", "b", "2")),
+        errors=True,
+    )
+    await drive.invoke(graph, GIVEN, thread("one"))
+    await drive.invoke(graph, GIVEN, thread("two"))
+    assert world.done == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("decision", ["happened", "retry"])
+async def test_a_twin_that_a_human_decides(
+    saver: DurableSaver, drive: Drive, world: World, decision: str
+) -> None:
+    def remind(text: str) -> Any:
+        if not world.done:
+            world(text)
+        return world(f"{text} {interrupt('first?')} {interrupt('second?')}")
+
+    world.trouble = [TimeoutError("no answer")]
+    graph = twins(saver, drive, remind, on_unknown="ask")
+    await drive.invoke(graph, GIVEN, thread())
+    [asked] = interrupts(await drive.state(graph, thread()))
+    result = await drive.invoke(graph, Command(resume=answer(asked, decision, result="seen")), thread())
+    if decision == "happened":
+        assert told(result)[1:] == ["seen"]
+        assert world.done == ["a"]
+        return
+    for question, said in (("first?", "one"), ("second?", "two")):
+        [own] = interrupts(await drive.state(graph, thread()))
+        assert own.value == question
+        result = await drive.invoke(graph, Command(resume=said), thread())
+    assert told(result)[1:] == ["did a one two"]
+    assert world.done == ["a", "a one two"]

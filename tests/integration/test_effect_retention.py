@@ -1,0 +1,214 @@
+"""Effects, where threads are deleted, copied, pruned and swept; and on the command line."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from langgraph_durable import (
+    DurableSaver,
+    EffectError,
+    EffectLog,
+    EffectUnknown,
+    EffectUnresolved,
+    NotHappened,
+    PruneFailed,
+    effect,
+)
+from langgraph_durable.cli import main
+from tests.checkpoints import config_for
+from tests.samples import Driver, Observer
+
+
+class Payments:
+    """A graph whose tool pays, and what became of its calls."""
+
+    def __init__(self, saver: DurableSaver) -> None:
+        self.saver = saver
+        self.log = EffectLog.from_saver(saver)
+        self.paid: list[str] = []
+        self.broken = False
+
+        @tool
+        @effect()
+        def pay(invoice: str) -> str:
+            """Pay an invoice."""
+            self.paid.append(invoice)
+            if self.broken:
+                raise RuntimeError("the answer got lost")
+            return f"paid {invoice}"
+
+        def ask(state: MessagesState) -> dict[str, Any]:
+            call = {"name": "pay", "args": {"invoice": "secret 7"}, "id": "call"}
+            return {"messages": [AIMessage("", tool_calls=[call], id=f"ask {len(state['messages'])}")]}
+
+        builder = StateGraph(MessagesState)
+        builder.add_node("ask", ask)
+        builder.add_node("tools", ToolNode([pay], handle_tool_errors=False))
+        builder.add_edge(START, "ask")
+        builder.add_edge("ask", "tools")
+        self.graph = builder.compile(checkpointer=saver)
+
+    def run(self, thread_id: str, input_: Any = None) -> str:
+        result = self.graph.invoke(input_, config_for(thread_id), durability="sync")
+        last = result["messages"][-1]
+        assert isinstance(last, ToolMessage)
+        return str(last.content)
+
+    def start(self, thread_id: str) -> str:
+        return self.run(thread_id, {"messages": [("user", "pay")]})
+
+    def break_off(self, thread_id: str) -> str:
+        """Run a thread whose payment's end is unknown; return the effect."""
+        self.broken = True
+        with pytest.raises(RuntimeError, match="got lost"):
+            self.start(thread_id)
+        self.broken = False
+        [waiting] = self.log.pending(thread_id)
+        return waiting.effect_id
+
+
+@pytest.fixture
+def payments(saver: DurableSaver) -> Payments:
+    return Payments(saver)
+
+
+async def test_a_thread_is_not_deleted_under_an_unresolved_effect(payments: Payments, drive: Driver) -> None:
+    waiting = payments.break_off("a")
+    for name in ("delete_thread", "erase"):
+        with pytest.raises(EffectUnresolved, match="or delete with force=True"):
+            await drive(payments.saver, name, "a")
+    with pytest.raises(PruneFailed, match="1 effects"):
+        await drive(payments.saver, "prune", ["a"], strategy="delete")
+    assert payments.graph.get_state(config_for("a")).next == ("tools",)
+    payments.log.resolve(waiting, NotHappened())
+    assert payments.run("a") == "paid secret 7"
+    await drive(payments.saver, "delete_thread", "a")
+    assert payments.saver.get(config_for("a")) is None
+
+
+async def test_a_deleted_thread_keeps_only_that_its_effects_took_place(
+    payments: Payments, drive: Driver, observer: Observer
+) -> None:
+    payments.start("a")
+    [before] = payments.log.list(thread_id="a")
+    assert before.args == {"invoice": "secret 7"}
+    await drive(payments.saver, "delete_thread", "a")
+    [after] = payments.log.list(thread_id="a")
+    assert (after.effect_id, after.state, after.args) == (before.effect_id, "completed", None)
+    stored = str(observer.rows("SELECT * FROM langgraph_durable.effects"))
+    assert "secret" not in stored
+    # The same message ids again, in a new life of the thread: a new effect.
+    payments.start("a")
+    assert payments.paid == ["secret 7", "secret 7"]
+
+
+async def test_force_deletes_a_thread_all_the_same(payments: Payments, drive: Driver) -> None:
+    waiting = payments.break_off("a")
+    await drive(payments.saver, "delete_thread", "a", force=True)
+    report = payments.saver.sweep(keep_last=1)
+    assert report.effects_orphaned == 1
+    [record] = payments.log.pending()
+    assert record.effect_id == waiting
+
+
+async def test_a_copy_has_the_effects_of_its_source(payments: Payments, drive: Driver) -> None:
+    payments.start("a")
+    await drive(payments.saver, "copy_thread", "a", "b")
+    [before], [copied] = payments.log.list(thread_id="a"), payments.log.list(thread_id="b")
+    assert (copied.state, copied.args, copied.vendor_key) == ("completed", before.args, before.vendor_key)
+    assert copied.effect_id != before.effect_id
+    [event] = payments.log.history(copied.effect_id)
+    assert (event.from_state, event.to_state, event.reason) == (None, "completed", "copied with thread a")
+    [paused] = [s for s in payments.graph.get_state_history(config_for("b")) if s.next == ("tools",)]
+    result = payments.graph.invoke(None, paused.config, durability="sync")
+    assert result["messages"][-1].content == "paid secret 7"
+    assert payments.paid == ["secret 7"], "replayed in the copy"
+
+
+async def test_a_copy_of_an_unresolved_effect_is_unknown(payments: Payments, drive: Driver) -> None:
+    payments.break_off("a")
+    await drive(payments.saver, "copy_thread", "a", "b")
+    with pytest.raises(EffectUnknown):
+        payments.run("b")
+    assert payments.paid == ["secret 7"]
+    [source], [copied] = payments.log.pending("a"), payments.log.pending("b")
+    assert source.vendor_key == copied.vendor_key, "the vendor knows them as one"
+
+
+async def test_a_copy_of_what_is_going_on_is_unknown(
+    payments: Payments, drive: Driver, observer: Observer
+) -> None:
+    payments.break_off("a")
+    observer.rows(
+        "UPDATE langgraph_durable.effects SET state = 'issued', lease_until = now() + interval '1 day'"
+    )
+    await drive(payments.saver, "copy_thread", "a", "b")
+    [copied] = payments.log.list(thread_id="b")
+    assert copied.state == "unknown"
+
+
+async def test_a_prune_spares_effects(payments: Payments, drive: Driver) -> None:
+    payments.start("a")
+    payments.start("a")
+    await drive(payments.saver, "prune", ["a"])
+    assert [e.state for e in payments.log.list(thread_id="a")] == ["completed", "completed"]
+
+
+async def test_sweep_drops_what_old_effects_held(
+    payments: Payments, drive: Driver, observer: Observer
+) -> None:
+    payments.start("a")
+    payments.break_off("b")
+    observer.rows("UPDATE langgraph_durable.effects SET ended_at = ended_at - interval '40 days'")
+    for age, dry_run, expired in ((50, False, 0), (30, True, 1), (30, False, 1), (30, False, 0)):
+        report = await drive(
+            payments.saver,
+            "sweep",
+            keep_last=10,
+            effects_older_than=timedelta(days=age),
+            dry_run=dry_run,
+        )
+        assert report.effects_expired == expired
+    assert [e.args for e in payments.log.list()] == [None, {"invoice": "secret 7"}]
+    [paused] = [s for s in payments.graph.get_state_history(config_for("a")) if s.next == ("tools",)]
+    with pytest.raises(EffectError, match="expired"):
+        payments.graph.invoke(None, paused.config, durability="sync")
+    assert payments.paid == ["secret 7", "secret 7"]
+
+
+def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> str:
+        status = main(["effects", *arguments, "--database", conninfo])
+        told = capsys.readouterr()
+        return told.out if status == 0 else told.err
+
+    assert run("list") == "no effect needs a decision\n"
+    assert run("list", "--all") == "no effects\n"
+    waiting = payments.break_off("a")
+    listed = run("list")
+    for word in (waiting, "unknown", "pay", "secret 7", "effects resolve EFFECT"):
+        assert word in listed
+    assert json.loads(run("list", "--json"))["effect_id"] == waiting
+    assert run("list", "--tool", "other") == "no effect needs a decision\n"
+    assert run("list", "--thread", "b") == "no effect needs a decision\n"
+    assert "EffectError" in run("show", "nothing")
+    assert "EffectError" in run("resolve", waiting, "abandon", "--result", "1")
+    assert "quote text" in run("resolve", waiting, "happened", "--result", "sent")
+    decided = run("resolve", waiting, "happened", "--result", '"by hand"', "--note", "seen", "--actor", "ann")
+    assert "is completed" in decided
+    shown = run("show", waiting)
+    assert "unknown -> completed" in shown
+    assert "ann: seen" in shown
+    assert json.loads(run("show", waiting, "--json"))["history"][-1]["actor"] == "ann"
+    assert "needs no decision" in run("resolve", waiting, "abandon")
+    assert payments.run("a") == "by hand"
+    assert waiting in run("list", "--all")
+    assert waiting in run("list", "--state", "completed")

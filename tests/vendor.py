@@ -1,0 +1,207 @@
+"""A payment vendor: an HTTP server in a process of its own, which counts what it really did.
+
+POST /payments          {order, cents}, with an Idempotency-Key: makes a payment
+GET  /payments/ORDER    the payments that were made: what `verify=` asks
+PUT  /rules/ORDER       how it treats the order's requests, see `Rules`
+GET  /held/ORDER        answers as soon as a request is held
+POST /release/ORDER     {commit}: lets held requests go on, or drops those that are not committed; holds no more
+POST /expire/ORDER      forgets the idempotency keys
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+_TIMEOUT = 60.0
+
+Hold = Literal["before commit", "after commit"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the vendor treats the requests of one order."""
+
+    keys: Literal["honour", "ignore"] = "honour"
+    """Whether a key that was seen before gets the answer that it got then, errors too."""
+    hold: Hold | None = None
+    """Where requests stand still until they are released."""
+    errors: int = 0
+    """How many payments are refused, from the first on; a refusal is saved under its key."""
+
+
+class PaymentRefused(RuntimeError):
+    """The vendor answered that it did not do it."""
+
+
+class _Books:
+    """What the vendor knows."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.rules: dict[str, Rules] = defaultdict(Rules)
+        self.payments: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.refused: dict[str, int] = defaultdict(int)
+        self.held: dict[str, int] = defaultdict(int)
+        self.released: dict[str, bool] = {}
+
+    def pay(self, order: str, cents: int, key: str) -> tuple[int, Any]:
+        with self.changed:
+            rules = self.rules[order]
+            if rules.keys == "honour" and key and (order, key) in self.answers:
+                return self.answers[order, key]
+            if rules.hold == "before commit":
+                self.answers[order, key] = 409, {"error": "in progress"}
+                committed = self._stand_still(order)
+                del self.answers[order, key]
+                if not committed:
+                    return 503, {"error": "dropped"}
+            if self.refused[order] < rules.errors:
+                self.refused[order] += 1
+                answer: tuple[int, Any] = 402, {"error": "refused"}
+            else:
+                payment = {"payment": f"{order}/{len(self.payments[order])}", "cents": cents, "key": key}
+                self.payments[order].append(payment)
+                answer = 200, payment
+            self.answers[order, key] = answer
+            if rules.hold == "after commit":
+                self._stand_still(order)
+            return answer
+
+    def _stand_still(self, order: str) -> bool:
+        self.held[order] += 1
+        self.changed.notify_all()
+        self.changed.wait_for(lambda: order in self.released, _TIMEOUT)
+        return self.released.get(order, False)
+
+    def handle(self, action: str, order: str, body: dict[str, Any], key: str) -> tuple[int, Any]:
+        if action == "POST /payments":
+            return self.pay(body["order"], body["cents"], key)
+        with self.changed:
+            if action == "GET /payments":
+                return 200, self.payments[order]
+            if action == "PUT /rules":
+                self.rules[order] = Rules(**body)
+                self.released.pop(order, None)
+            elif action == "GET /held":
+                return (200 if self.changed.wait_for(lambda: self.held[order] > 0, _TIMEOUT) else 504), None
+            elif action == "POST /release":
+                self.released[order] = body["commit"]
+                self.rules[order] = replace(self.rules[order], hold=None)
+                self.changed.notify_all()
+            elif action == "POST /expire":
+                self.answers = {known: answer for known, answer in self.answers.items() if known[0] != order}
+            else:
+                return 404, {"error": action}
+        return 200, None
+
+
+def serve(ready: Connection) -> None:
+    """Be the vendor, until killed, or left alone."""
+    books = _Books()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+            _, resource, *rest = self.path.split("/", 2)
+            status, answer = books.handle(
+                f"{self.command} /{resource}", "".join(rest), body, self.headers.get("Idempotency-Key", "")
+            )
+            data = json.dumps(answer).encode()
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except ConnectionError:
+                self.close_connection = True  # the client was killed
+
+        do_GET = do_POST = do_PUT = _answer  # noqa: N815 (http.server's names)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing of clients that were killed while they sent."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    ready.send(server.server_address[1])
+    ready.poll(None)  # until there is no other end
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """The vendor, to its clients and to the tests."""
+
+    port: int
+
+    def _call(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT)
+        try:
+            connection.request(method, path, json.dumps(body or {}), {"Idempotency-Key": key})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def pay(self, order: str, cents: int, key: str) -> dict[str, Any]:
+        """Make a payment.
+
+        Raises:
+            PaymentRefused: It was definitely not made.
+            RuntimeError: Anything else: nobody knows.
+        """
+        status, answer = self._call("POST", "/payments", {"order": order, "cents": cents}, key)
+        if status == 402:
+            raise PaymentRefused(answer["error"])
+        if status != 200:
+            raise RuntimeError(f"{status}: {answer}")
+        return dict(answer)
+
+    def payments(self, order: str) -> list[dict[str, Any]]:
+        return list(self._call("GET", f"/payments/{order}")[1])
+
+    def set_rules(self, order: str, rules: Rules) -> None:
+        self._call("PUT", f"/rules/{order}", asdict(rules))
+
+    def wait_held(self, order: str) -> None:
+        status, _ = self._call("GET", f"/held/{order}")
+        assert status == 200, "no request came"
+
+    def release(self, order: str, *, commit: bool = True) -> None:
+        self._call("POST", f"/release/{order}", {"commit": commit})
+
+    def expire(self, order: str) -> None:
+        self._call("POST", f"/expire/{order}")
+
+
+@contextmanager
+def running_vendor() -> Iterator[Vendor]:
+    """Run a vendor in a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    ours, its = context.Pipe()
+    process = context.Process(target=serve, args=(its,), daemon=True)
+    process.start()
+    try:
+        assert ours.poll(_TIMEOUT), "the vendor does not start"
+        yield Vendor(ours.recv())
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+        its.close()
