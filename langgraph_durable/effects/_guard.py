@@ -13,6 +13,7 @@ one that is silently tried again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -159,16 +160,7 @@ class Guard:
         delay = _FIRST_WAIT
         twin_questions: list[str] = []
         while True:
-            kind, row = await ops.claim_effect(
-                self.db,
-                self.call,
-                ops.new_effect_id(),
-                state,
-                owner(),
-                self.policy.lease,
-                heed_twins=not (self.named or self.policy.idempotent),
-                asked=twin_questions,
-            )
+            kind, row = await self._claim(state, twin_questions)
             if kind == sql.TWIN:
                 twin_questions = _questions.of_task(self, row)
                 await _questions.pass_over(self, row)
@@ -209,6 +201,32 @@ class Guard:
                 )
             await self.db.sleep(delay)
             delay = min(delay * 2, _LONGEST_WAIT)
+
+    async def _claim(self, state: State, asked: list[str]) -> tuple[int, EffectRow]:
+        """Claim the effect; if cancelled meanwhile, give it back: its body never ran."""
+        claimed: list[tuple[int, EffectRow]] = []
+
+        async def claim() -> None:
+            found = await ops.claim_effect(
+                self.db,
+                self.call,
+                ops.new_effect_id(),
+                state,
+                owner(),
+                self.policy.lease,
+                heed_twins=not (self.named or self.policy.idempotent),
+                asked=asked,
+            )
+            claimed.append(found)
+
+        try:
+            await self.db.finish(claim())
+        except asyncio.CancelledError as exc:
+            if claimed and claimed[0][0] == sql.MINE:
+                row = claimed[0][1]._replace(state="claimed")  # whatever is stored: nothing was sent
+                await self.db.finish(self.end_with(Attempt(row, self.policy, replayed=False), exc))
+            raise
+        return claimed[0]
 
     async def _await_checkpoints(self) -> None:
         """Wait until the checkpoints that lead here are stored: the durability barrier.
