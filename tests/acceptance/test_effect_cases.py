@@ -6,6 +6,7 @@ import asyncio
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -343,16 +344,16 @@ async def test_an_answer_that_names_another_effect(saver: DurableSaver, drive: D
 
     graph = agent(
         saver,
-        [made(drive, remind, on_unknown="ask")],
+        [made(drive, remind, on_unknown="ask", lease=timedelta(seconds=1))],
         calls(("remind", "a", "1"), ("remind", "b", "2")),
         apart=True,
     )
     config = thread()
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, GIVEN, config, durability="sync")
-    # The first to fail may have kept the other from starting, or from ending.
-    while sorted(set(world.done)) != ["a", "b"] or states(saver) != ["unknown", "unknown"]:
-        with pytest.raises((TimeoutError, EffectError)):
+    # The first to fail may have kept the other from starting, or from telling how it ended, or even that it began.
+    while states(saver) != ["unknown", "unknown"]:
+        with suppress(TimeoutError, EffectError):
             await drive.invoke(graph, None, config, durability="sync")
     await drive.invoke(graph, None, config)
     asked = {i.value["args"]["text"]: i for i in interrupts(await drive.state(graph, config))}
@@ -365,7 +366,7 @@ async def test_an_answer_that_names_another_effect(saver: DurableSaver, drive: D
     about_a = answer(again["a"], "happened", result="a it was")
     result = await drive.invoke(graph, Command(resume={again["a"].id: about_a}), config)
     assert sorted(told(result)) == ["a it was", "b it was"]
-    assert sorted(world.done) == ["a", "b"]
+    assert len(set(world.done)) == len(world.done), "none of them twice"
 
 
 async def test_decided_elsewhere_while_the_graph_waits(
