@@ -59,7 +59,8 @@ class EffectPolicy:
         lease: Time until an owner that gave no sign may be taken for dead; on the server's clock.
         wait: How long to wait for an attempt that goes on elsewhere, or for `settle` or `Undetermined`.
         on_fork: What another branch of the thread's history gets that comes to a finished effect again: its
-            outcome ("replay"), an effect of its own ("new"), or EffectForked ("raise").
+            outcome ("replay"), an effect of its own ("new"), or EffectForked ("raise"). Running again from an old
+            checkpoint makes a branch too.
     """
 
     verify: Verify | None = None
