@@ -6,7 +6,9 @@ need stays, though the checkpoint it belongs to goes:
 - values that they name;
 - for their delta channels, the writes of ancestors and the seeds these are replayed onto, up the parent chain to
   each channel's nearest seed. An ancestor that goes leaves a row in `ancestors` to lead the chain;
-- pending sends, which a checkpoint of format v<4 keeps in its parent's writes.
+- pending sends, which a checkpoint of format v<4 keeps in its parent's writes;
+- the parent's id of a fork, if subgraphs keep state in the thread: a replay starts these from before that id. So that
+  parent leaves an ancestor too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from langgraph.checkpoint.serde.types import TASKS
+
+from langgraph_durable._ulids import derive_ulid
 
 Key = tuple[str, str]
 """A checkpoint within its thread: namespace and id."""
@@ -39,6 +43,8 @@ class Node:
     run_id: str | None = None
     format: int = 4
     delta_channels: tuple[str, ...] = ()
+    is_fork: bool = False
+    """Of the root graph, made by an update or a fork: subgraphs replay from before its parent, not from before it."""
 
     @property
     def key(self) -> Key:
@@ -77,6 +83,10 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
     """Plan the removal of every checkpoint of a thread that is not among `survivors`."""
     by_key = {node.key: node for node in nodes}
     needed, seeds = _needs(by_key, survivors)
+    if any(_keeps_state(ns) for ns, _ in by_key):
+        forked = {node.parent for node in by_key.values() if node.is_fork and node.key in survivors}
+        for key in by_key.keys() & forked - survivors:
+            needed.setdefault(key, set())
     sends = {
         node.parent
         for node in by_key.values()
@@ -99,8 +109,8 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
         if node.key in needed:
             if not is_ancestor:
                 plan.new_ancestors.add(node.key)
-                plan.seeds |= {(ns, id_, channel) for channel in seeds[node.key]}
-            kept = node.values if is_ancestor else seeds[node.key]
+                plan.seeds |= {(ns, id_, channel) for channel in seeds.get(node.key, ())}
+            kept = node.values if is_ancestor else seeds.get(node.key, ())
             kept_values |= {(ns, channel, version) for channel in kept if (version := node.values[channel])}
         elif is_ancestor:
             plan.old_ancestors.add(node.key)
@@ -141,10 +151,12 @@ def newest_survive(nodes: Iterable[Node], keep_last: int, cutoff: datetime | Non
 
     The namespace of a subgraph's call goes with the root checkpoint that the call started from, once that one is
     known to be stored. A subgraph that keeps its state between calls (`checkpointer=True`) also keeps, for each root
-    checkpoint that survives, the one that a replay from there would start from: its latest before it.
+    checkpoint that survives, the one that a replay from there would start from: its latest before it, or before its
+    parent if it is a fork.
     """
+    by_key = {node.key: node for node in nodes}
     by_ns: dict[str, list[tuple[uuid.UUID, Node]]] = defaultdict(list)
-    for node in nodes:
+    for node in by_key.values():
         if node.ulid is not None:
             by_ns[node.checkpoint_ns].append((node.ulid, node))
     for group in by_ns.values():
@@ -157,16 +169,29 @@ def newest_survive(nodes: Iterable[Node], keep_last: int, cutoff: datetime | Non
 
     stored_roots = {node.checkpoint_id for _, node in by_ns.get("", ())}
     survivors = newest("") if "" in by_ns else set()
-    roots = sorted(ulid for ulid, node in by_ns.get("", ()) if node.key in survivors)
+    starts = [_replay_start(by_key, ulid, node) for ulid, node in by_ns.get("", ()) if node.key in survivors]
     for ns, group in by_ns.items():
         if ns == "":
             continue
-        if ":" in ns:
+        if not _keeps_state(ns):
             root_id = group[0][1].root_checkpoint_id
             if root_id not in stored_roots or ("", root_id) in survivors:
                 survivors |= newest(ns)
             continue
         survivors |= newest(ns)
-        for root in roots:
-            survivors |= {node.key for node in [n for ulid, n in group if ulid < root][:1]}
+        for start in starts:
+            survivors |= {node.key for node in [n for ulid, n in group if ulid < start][:1]}
     return survivors
+
+
+def _keeps_state(checkpoint_ns: str) -> bool:
+    """Tell whether a namespace is of a subgraph that keeps its state between calls: no task's id is in its name."""
+    return checkpoint_ns != "" and ":" not in checkpoint_ns
+
+
+def _replay_start(by_key: Mapping[Key, Node], ulid: uuid.UUID, root: Node) -> uuid.UUID:
+    """Return where in the thread's order a replay from a root checkpoint has its subgraphs start: before this."""
+    if not root.is_fork or root.parent is None:
+        return ulid
+    parent = by_key.get(root.parent)
+    return parent.ulid if parent and parent.ulid else derive_ulid(root.parent[1]) or ulid

@@ -92,9 +92,11 @@ async def _store_fold(session: Session, thread_id: str, fold: Fold) -> None:
 
 
 def _node(row: Row) -> Node:
-    ns, id_, parent, channels, versions, ulid, created_at, root, run_id, format_, deltas = row
+    ns, id_, parent, channels, versions, ulid, created_at, root, run_id, format_, deltas, is_fork = row
     values = dict(zip(channels, versions, strict=True))
-    return Node(ns, id_, parent, values, ulid, created_at, root, run_id, format_, tuple(deltas or ()))
+    return Node(
+        ns, id_, parent, values, ulid, created_at, root, run_id, format_, tuple(deltas or ()), bool(is_fork)
+    )
 
 
 async def _carry_out(session: Session, thread_id: str, plan: Plan, *, last: bool) -> Removed:

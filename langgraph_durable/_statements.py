@@ -475,11 +475,12 @@ NOW = Statement("SELECT now()")
 
 LIST_NODES = Statement("""
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, ulid, created_at,
-    root_checkpoint_id, run_id, format, delta_channels
+    root_checkpoint_id, run_id, format, delta_channels,
+    checkpoint_ns = '' AND metadata_index ->> 'source' IN ('update', 'fork')
 FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
 UNION ALL
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, NULL, NULL,
-    NULL, NULL, 4, NULL
+    NULL, NULL, 4, NULL, false
 FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
 """)
 
