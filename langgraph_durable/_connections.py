@@ -24,6 +24,9 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
 from langgraph_durable.errors import SaverClosed
 
+_returning: set[asyncio.Future[None]] = set()
+"""Connections on their way back to their pools, kept because a loop alone does not keep its tasks."""
+
 
 class BlockingConnections(ABC):
     """A source of blocking connections."""
@@ -148,11 +151,29 @@ def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
 async def async_living_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
     """Lend a connection of a pool; see `living_connection`."""
     while True:
-        async with pool.connection() as connection:
+        async with _lent_connection(pool) as connection:
             if not _has_ended(connection):
                 yield connection
                 return
             await connection.close()
+
+
+@asynccontextmanager
+async def _lent_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+    """Lend a connection as `pool.connection()` does, but take it back for certain.
+
+    psycopg_pool (3.3.3) loses it if it is cancelled while it takes it back, and with it the task that it would have
+    given it to, which waits in vain.
+    """
+    connection = await pool.getconn()
+    try:
+        async with connection:
+            yield connection
+    finally:
+        returning = asyncio.ensure_future(pool.putconn(connection))
+        _returning.add(returning)
+        returning.add_done_callback(_returning.discard)
+        await asyncio.shield(returning)
 
 
 def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

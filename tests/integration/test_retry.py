@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import threading
 import time
@@ -16,9 +17,10 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from langgraph_durable import DurableSaver, InvalidConfig, _database, embedded
+from langgraph_durable._connections import async_living_connection
 from langgraph_durable._statements import LOCK_THREAD, render
 from langgraph_durable.embedded import EmbeddedPostgres
 from langgraph_durable.schema import DEFAULT_SCHEMA
@@ -572,6 +574,30 @@ async def test_calls_cancelled_anywhere_leave_the_pool_whole(conninfo: str, obse
             await await_until(lambda: len(observer.blocked()) == size, "every connection to be of use")
         await asyncio.gather(*gets)
         await await_until(lambda: len(observer.backends()) == size, "no more connections than that")
+
+
+async def test_a_call_cancelled_as_it_ends_returns_its_connection(conninfo: str) -> None:
+    """Whichever step it has come to, while another call waits for the connection, or begins to."""
+    async with AsyncConnectionPool(conninfo, min_size=1, max_size=1, timeout=2, open=False) as pool:
+
+        async def call(begun: asyncio.Event, end: asyncio.Event) -> None:
+            async with async_living_connection(pool):
+                begun.set()
+                await end.wait()
+
+        for waits_for, cancelled_after in itertools.product(range(8), range(8)):
+            begun, end = asyncio.Event(), asyncio.Event()
+            first = asyncio.create_task(call(begun, end))
+            await begun.wait()
+            others = [asyncio.create_task(call(begun, end)) for _ in range(2)]
+            for _ in range(waits_for):
+                await asyncio.sleep(0)
+            end.set()
+            for _ in range(cancelled_after):
+                await asyncio.sleep(0)
+            first.cancel()
+            _, *ends = await asyncio.gather(first, *others, return_exceptions=True)
+            assert ends == [None, None], (waits_for, cancelled_after)
 
 
 async def test_a_call_that_runs_out_of_time_leaves_the_pool_whole(conninfo: str) -> None:
