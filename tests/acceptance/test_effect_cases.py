@@ -215,8 +215,9 @@ async def test_one_of_two_identical_reminders_is_unknown(
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     result = await drive.invoke(graph, None, thread())
-    assert world.done == ["a", "a"]
-    assert len(found) == 1
+    # The second is done now, unless the first to fail had it cancelled as it began: then it is unknown as well.
+    assert (len(world.done), len(found)) in {(2, 1), (1, 2)}
+    assert len(set(found)) == len(found)
     assert told(result) == ["did a", "did a"]
 
 
