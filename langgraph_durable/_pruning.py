@@ -83,7 +83,7 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
     """Plan the removal of every checkpoint of a thread that is not among `survivors`."""
     by_key = {node.key: node for node in nodes}
     needed, seeds = _needs(by_key, survivors)
-    if any(_keeps_state(ns) for ns, _ in by_key):
+    if any(_keeps_state(ns) for ns, _ in survivors):
         forked = {node.parent for node in by_key.values() if node.is_fork and node.key in survivors}
         for key in by_key.keys() & forked - survivors:
             needed.setdefault(key, set())

@@ -280,7 +280,7 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
                 if channel in channels:
                     break
     needed = {(ns, id_) for ns, id_, _ in replayed}
-    if any(ns and ":" not in ns for ns, _ in nodes):
+    if any(ns and ":" not in ns for ns, _ in stored):
         starts = {replay_start(seen, root) for root in seen if root[0] == ""}
         needed |= starts & ancestors.keys()
     assert ancestors.keys() == needed - stored.keys()
@@ -310,6 +310,17 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
         False,
         Run(("keep",), "sync", False),
         [Round([Run(("one",), "sync", False), Copy(4)], [Compact()], Fork(0, "sync"))],
+    )
+)
+@example(  # a run that is deleted takes all of a subgraph that kept its state, and what a fork needed for it
+    scenario=(
+        Shape(1, 1, 1, 1),
+        False,
+        Run(("one",), "sync", False),
+        [
+            Round([Resume("sync")], [Continue()], Run(("keep?",), "sync", False)),
+            Round([Update(None, "one", False)], [DeleteRuns(4)], Resume("sync")),
+        ],
     )
 )
 @example(  # a run that goes on from an ancestor: what is empty there is no delta channel
