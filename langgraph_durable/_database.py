@@ -37,6 +37,9 @@ Call = tuple[Statement, Params]
 
 _logger = logging.getLogger("langgraph_durable")
 
+_finishing: set[asyncio.Future[Any]] = set()
+"""Operations that nobody may be waiting for any more, kept because a loop alone does not keep its tasks."""
+
 _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
 
@@ -254,8 +257,13 @@ class AsyncDatabase(Database):
         await asyncio.sleep(seconds)
 
     async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Run an operation in a task of its own, and when cancelled wait for it all the same, once."""
+        """Run an operation in a task of its own, and when cancelled wait for it all the same.
+
+        Cancelled once more, it is left to itself: LangGraph cancels the tasks of a failed step twice.
+        """
         task = asyncio.ensure_future(operation)
+        _finishing.add(task)
+        task.add_done_callback(_finishing.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

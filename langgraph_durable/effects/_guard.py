@@ -203,8 +203,9 @@ class Guard:
             delay = min(delay * 2, _LONGEST_WAIT)
 
     async def _claim(self, state: State, asked: list[str]) -> tuple[int, EffectRow]:
-        """Claim the effect; if cancelled meanwhile, give it back: its body never ran."""
+        """Claim the effect; if cancelled meanwhile, however often, give it back: its body never ran."""
         claimed: list[tuple[int, EffectRow]] = []
+        left = False
 
         async def claim() -> None:
             found = await ops.claim_effect(
@@ -218,13 +219,20 @@ class Guard:
                 asked=asked,
             )
             claimed.append(found)
+            if left:
+                await give_back()
+
+        async def give_back() -> None:
+            if claimed[0][0] == sql.MINE:
+                row = claimed[0][1]._replace(state="claimed")  # whatever is stored: nothing was sent
+                await self.end_with(Attempt(row, self.policy, replayed=False), asyncio.CancelledError())
 
         try:
             await self.db.finish(claim())
-        except asyncio.CancelledError as exc:
-            if claimed and claimed[0][0] == sql.MINE:
-                row = claimed[0][1]._replace(state="claimed")  # whatever is stored: nothing was sent
-                await self.db.finish(self.end_with(Attempt(row, self.policy, replayed=False), exc))
+        except asyncio.CancelledError:
+            left = True
+            if claimed:
+                await self.db.finish(give_back())
             raise
         return claimed[0]
 

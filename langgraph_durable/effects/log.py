@@ -258,9 +258,9 @@ class EffectLog:
             try:
                 yield AsyncEffect(guard, attempt)
             except BaseException as exc:
-                await _leave(guard, attempt, exc)
+                await guard.db.finish(_leave(guard, attempt, exc))
                 raise
-            await _leave(guard, attempt, None)
+            await guard.db.finish(_leave(guard, attempt, None))
 
     @contextmanager
     def _held(self, attempt: Attempt, policy: EffectPolicy) -> Iterator[None]:

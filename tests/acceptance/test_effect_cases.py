@@ -495,6 +495,35 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(
     assert world.done == ["a"]
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_a_tool_that_is_cancelled_as_it_begins(saver: DurableSaver, conninfo: str, times: int) -> None:
+    """LangGraph cancels the tasks of a failed step twice; a claim that nobody waits for any more is given back."""
+    log = EffectLog.from_saver(saver)
+    observer = Observer(conninfo)
+    async with log.aeffect("other", key="1") as other:
+        await other.complete()  # the pool is open
+    with psycopg.connect(conninfo) as holder:
+        holder.execute("LOCK TABLE langgraph_durable.effects IN SHARE MODE")  # lets nobody write
+
+        async def pay() -> None:
+            async with log.aeffect("pay", key="1"):
+                raise AssertionError("never begun")
+
+        paying = asyncio.create_task(pay())
+        await await_until(observer.blocked, "the claim to be on its way")
+        for _ in range(times):
+            paying.cancel()
+            await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await paying
+
+    def is_given_back() -> bool:
+        return observer.rows("SELECT state FROM langgraph_durable.effects WHERE tool = 'pay'") == [("failed",)]
+
+    await await_until(is_given_back, "the claim to be given back")
+    observer.close()
+
+
 async def test_a_cancelled_sync_tool_finishes_in_its_thread(saver: DurableSaver, world: World) -> None:
     started, go = threading.Event(), threading.Event()
 
