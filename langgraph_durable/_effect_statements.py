@@ -48,6 +48,7 @@ WITH seen AS MATERIALIZED (
         OR e.state = 'issued' AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
         OR e.state = 'completed'
         AND EXISTS (SELECT FROM unnest(e.asked) AS asked WHERE starts_with(asked, %(task_id)s::text || '/'))
+        OR e.state = 'failed' AND %(task_id)s::text || '/refused' = ANY (e.asked)
     )
     AND CASE WHEN %(message_id)s::text IS NOT NULL THEN e.message_id IS DISTINCT FROM %(message_id)s::text
         ELSE e.message_id IS NOT NULL OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text END
@@ -55,15 +56,16 @@ WITH seen AS MATERIALIZED (
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
         effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id, message_id,
-        tool_call_id, tool, scope, input_hash, input_type, input, state, owner, lease_until, asked
+        tool_call_id, tool, scope, input_hash, input_type, input, state, owner, lease_until
     )
     SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, %(vendor_seed)s::bytea, %(thread_id)s::text,
         %(checkpoint_ns)s::text, %(checkpoint_id)s::text, %(task_id)s::text, %(run_id)s::text, %(message_id)s::text,
         %(tool_call_id)s::text, %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text,
-        %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval, %(asked)s::text[]
+        %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
     WHERE NOT EXISTS (
         SELECT FROM seen WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()
+        OR state = 'failed' AND %(task_id)s::text || '/refused' = ANY (asked)
     ) AND NOT EXISTS (SELECT FROM twin)
     ON CONFLICT (scope_thread, key) DO UPDATE SET
         previous_state = e.state, state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
@@ -73,6 +75,7 @@ WITH seen AS MATERIALIZED (
         attempted_at = now(), ended_at = NULL, error = NULL, source = NULL
     WHERE e.input_hash = excluded.input_hash
     AND (e.state IN ('failed', 'suspended') OR e.state = 'claimed' AND e.lease_until < now())
+    AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))
     RETURNING """
     + _COLUMNS
     + """), event AS ("""
@@ -134,12 +137,10 @@ WHERE e.effect_id = k.effect_id AND e.fence = k.fence AND e.state IN ('claimed',
 RETURNING e.effect_id
 """)
 
-RECORD_QUESTION = Statement("""
-UPDATE {schema}.effects SET asked = asked || %(question)s::text WHERE effect_id = %(effect_id)s::uuid
-""")
-
-FORGET_QUESTION = Statement("""
-UPDATE {schema}.effects SET asked = array_remove(asked, %(question)s::text) WHERE effect_id = %(effect_id)s::uuid
+REMEMBER = Statement("""
+UPDATE {schema}.effects SET asked = asked || array(
+    SELECT DISTINCT memory FROM unnest(%(memory)s::text[]) AS memory WHERE memory <> ALL (asked)
+) WHERE effect_id = %(effect_id)s::uuid
 """)
 
 FIND_COMPLETED = Statement(

@@ -111,7 +111,6 @@ async def claim_effect(
     lease: timedelta,
     *,
     heed_twins: bool,
-    asked: Sequence[str] = (),
 ) -> tuple[int, EffectRow]:
     """Claim an effect, or return it as it is, or a twin of it that must be resolved first.
 
@@ -124,7 +123,6 @@ async def claim_effect(
         lease: Time until another worker may take the owner for dead, on the server's clock.
         heed_twins: Whether a first claim waits for effects of the same thread, tool and arguments whose end nobody
             knows.
-        asked: Questions about twins on which the task that claims has spent interrupts.
 
     Returns:
         MINE, SEEN or TWIN, and the effect, or its twin.
@@ -154,7 +152,6 @@ async def claim_effect(
         "reason": None,
         "lease": lease,
         "heed_twins": heed_twins,
-        "asked": list(asked),
     }
     while True:
         rows = await db.fetch(sql.CLAIM, params)
@@ -247,14 +244,12 @@ async def record_refusal(db: Database, effect_id: uuid.UUID, fence: int, actor: 
     )
 
 
-async def record_question(db: Database, effect_id: uuid.UUID, question: str) -> None:
-    """Record that a task asks a human about an effect, and so spends one of its interrupts on it."""
-    await db.fetch(sql.RECORD_QUESTION, {"effect_id": effect_id, "question": question})
+async def remember(db: Database, effect_id: uuid.UUID, memory: Sequence[str]) -> None:
+    """Remember what a task asked a human about an effect, and which answers came; each once.
 
-
-async def forget_question(db: Database, effect_id: uuid.UUID, question: str) -> None:
-    """Take back a question that nobody answered."""
-    await db.fetch(sql.FORGET_QUESTION, {"effect_id": effect_id, "question": question})
+    Round trips: 1.
+    """
+    await db.fetch(sql.REMEMBER, {"effect_id": effect_id, "memory": list(memory)})
 
 
 async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, timedelta]]) -> None:

@@ -15,7 +15,8 @@ import itertools
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from langgraph_durable.errors import EffectError
 # Names of langgraph's own, in the configurable part of a running task's config.
 _CHECKPOINTER = "__pregel_checkpointer"
 _DURABILITY = "__pregel_durability"
+_RESUME_MAP = "__pregel_resume_map"
 _SCRATCHPAD = "__pregel_scratchpad"
 _TASK_ID = "__pregel_task_id"
 
@@ -41,6 +43,8 @@ class ToolCall:
     tool_call_id: str
     ordinal: int
     """Which of the message's calls."""
+    is_alone: bool = True
+    """Whether the message has no other: no other runs in the same task then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,53 @@ def sorted_by_depth(checkpoints: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 class Execution:
-    """One execution of one task: what is counted anew when the task runs again."""
+    """One execution of one task: what is counted anew when the task runs again, and what a human answered to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratchpad: Any = None, resume_map: Mapping[str, Any] | None = None) -> None:
         self._counters: dict[Any, itertools.count[int]] = {}
+        self._scratchpad = scratchpad
+        self._resume_map = resume_map or {}
+        self._answers: list[Any] = []
+        self._lock = threading.Lock()
+        self.running = 0
+        """Calls of this execution that have neither ended nor come to wait for a human."""
 
     def count(self, what: Any) -> int:
         """Return how often this was asked before, of `what`: one step of the interpreter's, so safe in threads."""
         return next(self._counters.setdefault(what, itertools.count()))
+
+    @contextmanager
+    def one_running(self) -> Iterator[None]:
+        """Count a call as running."""
+        with self._lock:
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.running -= 1
+
+    def take_answers(self, wanted: Callable[[Any], bool]) -> list[Any]:
+        """Take a kind of answers out of LangGraph's hands, so that no `interrupt()` gets one; newest first."""
+        pad = self._scratchpad
+        if pad is None:
+            return []
+        with self._lock:
+            taken = [answer for answer in pad.resume if wanted(answer)]
+            if taken:
+                pad.resume[:] = [answer for answer in pad.resume if not wanted(answer)]
+            if wanted(pad.get_null_resume(False)):
+                taken.append(pad.get_null_resume(True))
+            self._answers[:0] = reversed(taken)
+            return list(self._answers)
+
+    def has_unaddressed_answer(self, checkpoint_ns: str) -> bool:
+        """Tell whether this run came with an answer that was not taken."""
+        from langgraph.types import Interrupt
+
+        if self._scratchpad is not None and self._scratchpad.get_null_resume(False) is not None:
+            return True
+        return Interrupt.from_ns(None, checkpoint_ns).id in self._resume_map
 
 
 class _Executions:
@@ -98,12 +141,12 @@ class _Executions:
         self._found: OrderedDict[int, tuple[Any, Execution]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, scratchpad: Any) -> Execution:
+    def of(self, scratchpad: Any, resume_map: Mapping[str, Any] | None) -> Execution:
         counter = getattr(scratchpad, "interrupt_counter", None)
         if counter is None:
             return Execution()
         with self._lock:
-            _, execution = self._found.setdefault(id(counter), (counter, Execution()))
+            _, execution = self._found.setdefault(id(counter), (counter, Execution(scratchpad, resume_map)))
             self._found.move_to_end(id(counter))
             while len(self._found) > self._kept:
                 self._found.popitem(last=False)
@@ -129,7 +172,7 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         checkpoints=dict(configurable.get("checkpoint_map") or {}),
         durability=configurable.get(_DURABILITY),
         saver=configurable[_CHECKPOINTER],
-        execution=_executions.of(configurable.get(_SCRATCHPAD)),
+        execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
     )
 
 
@@ -156,8 +199,8 @@ def find_tool_call(
             alike = [i for i in alike if message.tool_calls[i]["args"] == args] or alike
         if len(alike) > 1:
             turn = place.execution.count((message.id, tool_call_id, canonical(args)))
-            return ToolCall(message.id, tool_call_id, alike[turn % len(alike)])
-        return ToolCall(message.id, tool_call_id, alike[0])
+            return ToolCall(message.id, tool_call_id, alike[turn % len(alike)], is_alone=False)
+        return ToolCall(message.id, tool_call_id, alike[0], is_alone=len(message.tool_calls) == 1)
     return ToolCall(None, tool_call_id, 0)
 
 

@@ -20,7 +20,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
@@ -120,6 +120,7 @@ class Guard:
         place: Place | None,
         *,
         named: bool,
+        is_alone: bool = True,
     ) -> None:
         self.db = db
         self.saver = saver
@@ -130,6 +131,8 @@ class Guard:
         self.place = place
         self.named = named
         """Whether the caller gave the key, which no lost checkpoint can change."""
+        self.is_alone = is_alone
+        """Whether no other call runs in the same task: an answer that comes to the task is for this one."""
         self.problem: str | None = None
         """What is wrong with the last answer of a human, who is to be asked again."""
 
@@ -147,31 +150,29 @@ class Guard:
                 "taken back: give the saver a pool, or commit first; for rows of this database there is "
                 "EffectLog.transaction"
             )
+        if self.place is not None:
+            self.place.execution.take_answers(_questions.is_addressed)  # no interrupt of the body's gets one
         # Most calls are new, or replays, which need nothing else: one read by key.
         known = await ops.find_completed(self.db, self.call)
         if (
             known is not None
             and known.input_hash == self.call.input_hash
-            and not (known.asked or self.policy.on_fork == "new")
+            and self.policy.on_fork not in ("new", "ask")
         ):
             return await self._replay(known)
         await self._await_checkpoints()
         deadline = time.monotonic() + self.policy.wait.total_seconds()
         delay = _FIRST_WAIT
-        twin_questions: list[str] = []
         while True:
-            kind, row = await self._claim(state, twin_questions)
-            if kind == sql.TWIN:
-                twin_questions = _questions.of_task(self, row)
-                await _questions.pass_over(self, row)
-            elif kind == sql.MINE and row.attempts == 1:
-                pass  # what it asked, it asked about its twin, just now
-            elif await _questions.pass_over(self, row):
-                continue
+            kind, row = await self._claim(state)
             if kind == sql.MINE:
                 return Attempt(row, self.policy, replayed=False)
+            if row.state == "failed" and _questions.was_refused(self, row):
+                raise _questions.refusal(row)
+            if row.state == "unknown" and await _questions.heed(self, row):
+                continue
             if kind == sql.TWIN and row.state != "issued":
-                if (attempt := await self._settle_twin(row, deadline, state, twin_questions)) is not None:
+                if (attempt := await self._settle_twin(row, deadline, state)) is not None:
                     return attempt
                 continue
             if row.input_hash != self.call.input_hash:
@@ -180,7 +181,7 @@ class Guard:
                     "arguments. Give the effect a key= that tells the two apart"
                 )
             if row.state == "completed":
-                if self._is_fork(row) and self.policy.on_fork == "new":
+                if self._is_fork(row) and await self._is_anew(row):
                     self.call = replace(self.call, key=digest(row.key.hex(), self.call.task_id))
                     continue
                 return await self._replay(row)
@@ -202,7 +203,7 @@ class Guard:
             await self.db.sleep(delay)
             delay = min(delay * 2, _LONGEST_WAIT)
 
-    async def _claim(self, state: State, asked: list[str]) -> tuple[int, EffectRow]:
+    async def _claim(self, state: State) -> tuple[int, EffectRow]:
         """Claim the effect; if cancelled meanwhile, however often, give it back: its body never ran."""
         claimed: list[tuple[int, EffectRow]] = []
         left = False
@@ -216,7 +217,6 @@ class Guard:
                 owner(),
                 self.policy.lease,
                 heed_twins=not (self.named or self.policy.idempotent),
-                asked=asked,
             )
             claimed.append(found)
             if left:
@@ -285,9 +285,7 @@ class Guard:
 
     # --- unknown ---
 
-    async def _settle_twin(
-        self, row: EffectRow, deadline: float, state: State, asked: list[str]
-    ) -> Attempt | None:
+    async def _settle_twin(self, row: EffectRow, deadline: float, state: State) -> Attempt | None:
         """Find out what became of a twin; if it happened, so did this."""
         after = await ops.get_effect(self.db, row.effect_id)
         if after is not None and after.state == "unknown":
@@ -307,7 +305,6 @@ class Guard:
             owner(),
             self.policy.lease,
             heed_twins=False,
-            asked=asked,
         )
         if kind != sql.MINE:
             return None
@@ -349,7 +346,6 @@ class Guard:
                 return await self._take_over(row, "the vendor knows its key")
         if policy.on_unknown in ("ask", "retry") and self.place is not None:
             await _questions.ask(self, row)
-            return None
         raise self._unknown(row)
 
     async def _verify(self, row: EffectRow) -> Finding:
@@ -437,6 +433,12 @@ class Guard:
             )
         return attempt
 
+    async def _is_anew(self, row: EffectRow) -> bool:
+        """Tell whether another branch that comes to a finished effect gets one of its own."""
+        if self.policy.on_fork == "ask":
+            return await _questions.ask_about_fork(self, row) == "new"
+        return self.policy.on_fork == "new"
+
     def _is_fork(self, row: EffectRow) -> bool:
         """Tell whether it was done for another checkpoint than the one this task was made from."""
         return self.place is not None and row.scope == "call" and row.task_id != self.place.task_id
@@ -455,6 +457,15 @@ class Guard:
 
     async def run(self, body: Callable[[], Awaitable[Any]]) -> Attempt:
         """Run a body as this effect, or find its outcome; what the body raises is recorded and raised."""
+        try:
+            with self.place.execution.one_running() if self.place is not None else nullcontext():
+                return await self._run(body)
+        except Exception as exc:
+            if _questions.is_interrupt(exc):
+                await self._let_others_end()
+            raise
+
+    async def _run(self, body: Callable[[], Awaitable[Any]]) -> Attempt:
         attempt = await self.begin("issued")
         if attempt.replayed:
             return attempt
@@ -467,6 +478,17 @@ class Guard:
             raise
         await self.db.finish(self.complete(attempt, attempt.value))
         return attempt
+
+    async def _let_others_end(self) -> None:
+        """Before the task ends to wait for a human, let the calls beside this one end, or come to their questions.
+
+        ToolNode leaves them behind when it runs async tools, and LangGraph forgets the answers that they took.
+        """
+        if self.is_alone or self.place is None:
+            return
+        deadline = time.monotonic() + self.policy.wait.total_seconds()
+        while self.place.execution.running and time.monotonic() < deadline:
+            await self.db.sleep(_FIRST_WAIT)
 
     async def issue(self, attempt: Attempt) -> None:
         """Record that what follows may reach the outside world."""

@@ -1,30 +1,39 @@
 """Questions to a human, by LangGraph's interrupts, and what LangGraph raises through a body.
 
-An interrupt's answer is found by counting: the n-th `interrupt()` of a task gets the n-th answer. A question of ours
-that one execution of a task asks, and the next does not because it was answered, would shift the answers of the tool's
-own interrupts. So the effect remembers each question of each task, and every later execution of the task spends as
-many interrupts before anything else. A question holds the effect's fence: its answer counts only as long as nobody
-else moved the effect.
+LangGraph finds an interrupt's answer by counting: the n-th `interrupt()` of a task gets the n-th answer. A question of
+ours that one execution of a task asks, and the next does not because it was answered, would shift the answers of the
+tool's own interrupts, and tools that run beside each other in one task count in the order in which they happen to run.
+So ours are told by what they say instead: an answer names its effect, is taken out of LangGraph's hands before any
+tool counts, and no interrupt is spent on it.
+
+An answer decides only what was asked before it: the effect remembers each question with its fence, and which answers
+it has seen. LangGraph hands out the last answer again when a run that failed goes on: without that, one "retry" would
+allow two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from langgraph_durable import _effects_ops as ops
 from langgraph_durable._effects_ops import EffectRow
 from langgraph_durable._ulids import parse_ulid, show_ulid
+from langgraph_durable.effects._calls import Place, canonical, digest
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectError
 
 if TYPE_CHECKING:
     from langgraph_durable.effects._guard import Guard
 
-_WAITING = "waiting"
-"""In place of a question's number: none was asked, and so no interrupt is to be spent."""
-
 DECISIONS = ("happened", "retry", "failed", "abandon")
+FORK_DECISIONS = ("replay", "new")
+
+# What an effect remembers, after the id of the task that asked.
+_WAITING = "waiting"
+"""The task waits for a decision on a twin of its effect."""
+_REFUSED = "refused"
+"""A human told the task that the effect failed, and is not to be tried again there."""
 
 
 def is_interrupt(exc: BaseException) -> bool:
@@ -41,126 +50,173 @@ def raised_command(exc: BaseException) -> Any:
     return exc.args[0] if isinstance(exc, ParentCommand) else None
 
 
-def of_task(guard: Guard, row: EffectRow) -> list[str]:
-    """Return the questions that earlier executions of this task asked about an effect, or about a twin of it."""
-    if guard.place is None:
-        return []
-    mine = [question for question in row.asked if question.split("/")[0] == guard.place.task_id]
-    return [question for question in mine if not question.endswith(_WAITING)]
+def is_addressed(value: Any) -> bool:
+    """Tell whether a value that a human sent is an answer to the effect log."""
+    return isinstance(value, Mapping) and "decision" in value and _named(value) is not None
+
+
+def was_refused(guard: Guard, row: EffectRow) -> bool:
+    """Tell whether a human told this task that an effect failed."""
+    return guard.place is not None and f"{guard.place.task_id}/{_REFUSED}" in row.asked
+
+
+def refusal(row: EffectRow) -> EffectError:
+    """Return the error that ends a call whose effect a human declared failed."""
+    return EffectError(
+        f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was declared failed by a human: it did not take place, and "
+        "is not tried again here"
+    )
 
 
 async def note_waiting(guard: Guard, row: EffectRow) -> None:
     """Note that this task waits for a decision on a twin, so that it finds that one decided when it runs again."""
     if guard.place is not None:
-        question = f"{guard.place.task_id}/{row.fence}/{_WAITING}"
-        if question not in row.asked:
-            await ops.record_question(guard.db, row.effect_id, question)
+        await ops.remember(guard.db, row.effect_id, [f"{guard.place.task_id}/{_WAITING}"])
 
 
-async def pass_over(guard: Guard, row: EffectRow) -> bool:
-    """Spend the interrupts that earlier executions of this task spent on an effect, and heed their answers.
+async def heed(guard: Guard, row: EffectRow) -> bool:
+    """Do what the answers say that came to this task's question about an unknown effect.
 
     Returns:
-        Whether an answer moved an effect, so that this one is to be looked at again.
+        Whether the effect was moved, so that it is to be looked at again.
 
     Raises:
-        EffectError: The last answer says that the effect failed, and is not to be tried here again.
+        EffectError: The answer is that the effect failed, and is not to be tried here again.
     """
     place = guard.place
-    if place is None or not row.asked or place.execution.count(("passed over", row.effect_id)):
+    if place is None:
         return False
-    moved, decision = False, None
-    for question in of_task(guard, row):
-        _, fence, _ = question.split("/")
-        try:
-            answer = _interrupt(guard, row, None)
-        except Exception as exc:
-            if not is_interrupt(exc) or row.state == "unknown":
-                raise
-            # Decided otherwise meanwhile: nobody answered, so next time no answer is there to be passed over.
-            await ops.forget_question(guard.db, row.effect_id, question)
-            continue
-        decision = answer.get("decision") if isinstance(answer, Mapping) else None
-        if row.state == "unknown" and row.fence == int(fence):
-            guard.problem = await _heed(guard, row, answer)
-            moved = guard.problem is None or moved
-    if decision == "failed" and not moved:
-        await _refuse(guard, row)
-    return moved
+    answers = place.execution.take_answers(is_addressed)
+    if _question(place, row) not in row.asked:
+        return False
+    for answer in answers:
+        named = _named(answer)
+        if named == row.effect_id:
+            guard.problem = _problem(answer, row, DECISIONS)
+            if guard.problem is None:
+                return await _decide(guard, row, answer)
+        elif named is not None:
+            other = await ops.get_effect(guard.db, named)
+            if guard.is_alone:
+                guard.problem = (
+                    f"that answer was for effect {answer['effect']}, this question is about another"
+                )
+            if other is not None and other.state == "unknown" and _problem(answer, other, DECISIONS) is None:
+                # The caller took the one interrupt for the other: what was decided is plain all the same.
+                await _decide(guard, other, answer, elsewhere=True)
+    return False
 
 
-async def ask(guard: Guard, row: EffectRow) -> None:
-    """Ask a human what became of an effect; the graph waits for the answer by LangGraph's interrupt."""
-    assert guard.place is not None  # noqa: S101 (outside of a graph nobody can be asked)
-    guard.place.execution.count(("passed over", row.effect_id))
-    asked = len(row.asked)
-    while True:
-        question = f"{guard.place.task_id}/{row.fence}/{asked}"
-        await ops.record_question(guard.db, row.effect_id, question)
-        guard.problem = await _heed(guard, row, _interrupt(guard, row, guard.problem))
-        if guard.problem is None:
-            return
-        asked += 1
+async def ask(guard: Guard, row: EffectRow) -> NoReturn:
+    """Ask a human what became of an effect: the graph waits for the answer by LangGraph's interrupt."""
+    await _ask(guard, row, f"Did {row.tool} take place?", DECISIONS)
 
 
-def _interrupt(guard: Guard, row: EffectRow, problem: str | None) -> Any:
-    from langgraph.types import interrupt
+async def ask_about_fork(guard: Guard, row: EffectRow) -> str:
+    """Ask a human what another branch gets that comes to a finished effect: "replay" or "new", or the graph waits."""
+    place = guard.place
+    assert place is not None  # noqa: S101 (there is no fork outside of a graph)
+    for decision in FORK_DECISIONS:
+        if f"{place.task_id}/{decision}" in row.asked:
+            return decision
+    answers = place.execution.take_answers(is_addressed)
+    if _question(place, row) in row.asked:
+        for answer in answers:
+            if _named(answer) != row.effect_id:
+                continue
+            guard.problem = _problem(answer, row, FORK_DECISIONS)
+            if guard.problem is None:
+                decision = str(answer["decision"])
+                await ops.remember(guard.db, row.effect_id, [f"{place.task_id}/{decision}"])
+                return decision
+    question = f"{row.tool} took place on another branch: its outcome again, or anew?"
+    return await _ask(guard, row, question, FORK_DECISIONS)
 
+
+async def _ask(guard: Guard, row: EffectRow, question: str, decisions: Sequence[str]) -> NoReturn:
+    from langgraph.errors import GraphInterrupt
+    from langgraph.types import Interrupt
+
+    place = guard.place
+    assert place is not None  # noqa: S101 (outside of a graph nobody can be asked)
+    answers = place.execution.take_answers(is_addressed)
+    seen = [_seen(answer) for answer in answers if _named(answer) == row.effect_id]
+    is_answer_due = guard.is_alone and _question(place, row) in row.asked
+    if (
+        guard.problem is None
+        and is_answer_due
+        and place.execution.has_unaddressed_answer(place.checkpoint_ns)
+    ):
+        guard.problem = f"the answer must {_example(row, decisions)}"
+    await ops.remember(guard.db, row.effect_id, [_question(place, row), *seen])
     record = guard.record(row)
-    question = {
-        "question": f"Did {record.tool} take place?",
+    shown: dict[str, Any] = {
+        "question": question,
         "effect": record.effect_id,
         "tool": record.tool,
         "args": record.args,
         "attempts": record.attempts,
         "started_at": record.first_attempt_at.isoformat(),
         "error": record.error,
-        "decisions": list(DECISIONS),
+        "decisions": list(decisions),
     }
-    return interrupt({**question, "problem": problem} if problem else question)
+    if guard.problem is not None:
+        shown["problem"] = guard.problem
+    raise GraphInterrupt((Interrupt.from_ns(shown, place.checkpoint_ns),))
 
 
-async def _heed(guard: Guard, row: EffectRow, answer: Any) -> str | None:
-    """Do what an answer says to the effect that it names; say what is wrong if it does not decide this one."""
-    from langgraph_durable.effects._guard import resolve
+def _question(place: Place, row: EffectRow) -> str:
+    return f"{place.task_id}/{row.fence}"
 
-    own = show_ulid(row.effect_id)
-    example = (
-        f'{{"effect": {own!r}, "decision": {" or ".join(map(repr, DECISIONS))}, "result": ..., "note": ...}}'
-    )
-    if not isinstance(answer, Mapping) or answer.get("decision") not in DECISIONS:
-        return f"the answer must be {example}"
-    named = parse_ulid(str(answer.get("effect")))
-    if named is None:
-        return f"the answer must name the effect it is for: {example}"
-    target = row if named == row.effect_id else await ops.get_effect(guard.db, named)
-    if target is not None and target.state == "unknown":
-        decision = answer["decision"]
-        finding: Finding | None = NotHappened() if decision in ("retry", "failed") else None
-        if decision == "happened":
-            finding = Happened(answer.get("result"))
-        note = answer.get("note")
-        reason = f"{decision}: {note}" if note else str(decision)
-        await resolve(guard.db, guard.serde, target, finding, source="human", actor="human", reason=reason)
-    if named != row.effect_id:
-        return f"that answer was for effect {show_ulid(named)}, this question is about {own}"
-    if answer["decision"] == "failed":
-        await _refuse(guard, row)
+
+def _seen(answer: Mapping[str, Any]) -> str:
+    return f"seen/{digest(canonical(answer)).hex()[:16]}"
+
+
+def _named(answer: Any) -> Any:
+    """Return the effect that an answer names, or None."""
+    return parse_ulid(str(answer.get("effect"))) if isinstance(answer, Mapping) else None
+
+
+def _example(row: EffectRow, decisions: Sequence[str]) -> str:
+    """Say what an answer must be."""
+    said = f'"decision": {" or ".join(map(repr, decisions))}'
+    more = ', "result": ..., "note": ...' if decisions is DECISIONS else ""
+    return f'name the effect it is for: {{"effect": {show_ulid(row.effect_id)!r}, {said}{more}}}'
+
+
+def _problem(answer: Mapping[str, Any], row: EffectRow, decisions: Sequence[str]) -> str | None:
+    """Say why an answer that names an effect does not decide on it."""
+    if answer["decision"] not in decisions:
+        return f"the answer must {_example(row, decisions)}"
+    attempts = answer.get("attempts")
+    if attempts is None and _seen(answer) in row.asked:
+        return f'that answer was given before: add "attempts": {row.attempts} if it is for this attempt too'
+    if attempts is not None and attempts != row.attempts:
+        return f"that answer was for attempt {attempts!r}, this question is about attempt {row.attempts}"
     return None
 
 
-async def _refuse(guard: Guard, row: EffectRow) -> None:
-    """End the call as failed, as a human said; give back the claim that this execution may hold."""
-    if row.state in ("claimed", "issued"):
-        await ops.move_effect(
-            guard.db,
-            row.effect_id,
-            ops.Outcome("failed", source="human", error="declared failed by a human"),
-            origins=["claimed", "issued"],
-            actor="human",
-            fence=row.fence,
-        )
-    raise EffectError(
-        f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was declared failed by a human: it did not take place, and "
-        "is not tried again here"
-    )
+async def _decide(
+    guard: Guard, row: EffectRow, answer: Mapping[str, Any], *, elsewhere: bool = False
+) -> bool:
+    """Do what an answer says to the effect that it names."""
+    from langgraph_durable.effects._guard import resolve
+
+    assert guard.place is not None  # noqa: S101 (answers come to tasks)
+    decision = answer["decision"]
+    finding: Finding | None = NotHappened() if decision in ("retry", "failed") else None
+    if decision == "happened":
+        finding = Happened(answer.get("result"))
+    memory = [_seen(answer)]
+    if decision == "failed":
+        asker = row.task_id if elsewhere else guard.place.task_id
+        memory.append(f"{asker}/{_REFUSED}")
+    # First: an answer that moved the effect and is not remembered could come again, and move it again.
+    await ops.remember(guard.db, row.effect_id, memory)
+    note = answer.get("note")
+    reason = f"{decision}: {note}" if note else str(decision)
+    moved = await resolve(guard.db, guard.serde, row, finding, source="human", actor="human", reason=reason)
+    if moved and decision == "failed" and not elsewhere:
+        raise refusal(row)
+    return moved

@@ -189,7 +189,9 @@ class _Guarded:
         )
         db: Database = log._saver._adb if asynchronous else log._saver._db
         named = self.key is not None or self.policy.scope in ("thread", "global")
-        return _Prepared(log, log._guard(db, kept, self.policy, place, named=named), call)
+        is_alone = call is None or call.is_alone
+        guard = log._guard(db, kept, self.policy, place, named=named, is_alone=is_alone)
+        return _Prepared(log, guard, call)
 
     def _tool_call(self, runtime: Any, arguments: dict[str, Any], place: Place) -> ToolCall | None:
         if runtime is None:

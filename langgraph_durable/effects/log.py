@@ -188,11 +188,18 @@ class EffectLog:
             on_loop(self._loop, lambda held: ops.renew_leases(self._saver._adb, held))(leases)
 
     def _guard(
-        self, db: Database, call: Call, policy: EffectPolicy, place: Place | None, *, named: bool
+        self,
+        db: Database,
+        call: Call,
+        policy: EffectPolicy,
+        place: Place | None,
+        *,
+        named: bool,
+        is_alone: bool = True,
     ) -> Guard:
         if self._saver._blocking is None:
             self._loop = asyncio.get_running_loop()
-        return Guard(db, self._saver, self._leases, call, policy, place, named=named)
+        return Guard(db, self._saver, self._leases, call, policy, place, named=named, is_alone=is_alone)
 
     def _named(self, name: str, key: str, args: Any) -> tuple[Call, Place | None]:
         if not require_text(name, "name"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Scope: TypeAlias = Literal["call", "step", "thread", "global"]
 OnUnknown: TypeAlias = Literal["verify", "ask", "retry", "raise"]
-OnFork: TypeAlias = Literal["replay", "new", "raise"]
+OnFork: TypeAlias = Literal["replay", "new", "ask", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class EffectPolicy:
         lease: Time until an owner that gave no sign may be taken for dead; on the server's clock.
         wait: How long to wait for an attempt that goes on elsewhere, or for `settle` or `Undetermined`.
         on_fork: What another branch of the thread's history gets that comes to a finished effect again: its
-            outcome ("replay"), an effect of its own ("new"), or EffectForked ("raise"). Running again from an old
-            checkpoint makes a branch too.
+            outcome ("replay"), an effect of its own ("new"), what a human says ("ask"), or EffectForked ("raise").
+            Running again from an old checkpoint makes a branch too.
     """
 
     verify: Verify | None = None
@@ -82,8 +82,8 @@ class EffectPolicy:
             )
         if self.scope not in ("call", "step", "thread", "global"):
             raise InvalidConfig(f'scope must be "call", "step", "thread" or "global", got {self.scope!r}')
-        if self.on_fork not in ("replay", "new", "raise"):
-            raise InvalidConfig(f'on_fork must be "replay", "new" or "raise", got {self.on_fork!r}')
+        if self.on_fork not in ("replay", "new", "ask", "raise"):
+            raise InvalidConfig(f'on_fork must be "replay", "new", "ask" or "raise", got {self.on_fork!r}')
         if self.verify is not None and not callable(self.verify):
             raise InvalidConfig(f"verify must be a function that asks the vendor, got {self.verify!r:.100}")
         if self.on_unknown == "verify" and self.verify is None:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import operator
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any
 
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
 from langgraph.errors import NodeCancelledError, NodeTimeoutError, ParentCommand
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import Command, RetryPolicy, Send, interrupt
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, RetryPolicy, interrupt
 from typing_extensions import TypedDict
 
 from langgraph_durable import (
@@ -31,119 +29,26 @@ from langgraph_durable import (
     NotHappened,
     effect,
 )
-from tests.acceptance.driving import Drive, interrupts, thread
+from tests.acceptance.driving import Drive, thread
+from tests.acceptance.effect_graphs import (
+    GIVEN,
+    World,
+    agent,
+    before_tools,
+    calls,
+    made,
+    remind,
+    states,
+    told,
+    twins,
+)
 from tests.acceptance.graphs import Graph
 from tests.samples import Observer, await_until, wait_until
-
-Body = Callable[[str], Any]
-
-
-class World:
-    """What really happened outside."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-        self.trouble: list[BaseException] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, what: str) -> str:
-        """Do it, and then, if there is to be trouble, lose the answer."""
-        with self._lock:
-            self.done.append(what)
-            if self.trouble:
-                raise self.trouble.pop()
-        return f"did {what}"
 
 
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def made(drive: Drive, body: Body, **options: Any) -> BaseTool:
-    """A tool of one text, sync or async, whose body is an effect."""
-    if drive.asynchronous:
-
-        @tool(body.__name__)
-        @effect(name=body.__name__, **options)
-        async def aact(text: str) -> Any:
-            """Do it."""
-            return body(text)
-
-        return aact
-
-    @tool(body.__name__)
-    @effect(name=body.__name__, **options)
-    def act(text: str) -> Any:
-        """Do it."""
-        return body(text)
-
-    return act
-
-
-def remind(world: World) -> Body:
-    def remind(text: str) -> Any:
-        return world(text)
-
-    return remind
-
-
-def calls(*wanted: tuple[str, str, str]) -> AIMessage:
-    """A message that calls tools: name, text and id of each call."""
-    return AIMessage("", tool_calls=[ToolCall(name=n, args={"text": t}, id=i) for n, t, i in wanted])
-
-
-def agent(
-    saver: Any,
-    tools: Sequence[BaseTool],
-    *script: AIMessage,
-    apart: bool = False,
-    errors: Any = False,
-    node: dict[str, Any] | None = None,
-) -> Graph:
-    """A model that says what the script has next, and its tools: in one task, or each call in its own."""
-
-    def model(state: MessagesState) -> dict[str, Any]:
-        said = sum(isinstance(m, AIMessage) for m in state["messages"])
-        message = script[said] if said < len(script) else AIMessage("done")
-        return {"messages": [message.model_copy(update={"id": None})]}
-
-    def route(state: MessagesState) -> Any:
-        last = state["messages"][-1]
-        asked = last.tool_calls if isinstance(last, AIMessage) else []
-        if not apart or not asked:
-            return tools_condition(state)  # type: ignore[arg-type]
-        alone = [last.model_copy(update={"tool_calls": [call]}) for call in asked]
-        return [Send("tools", {"messages": [*state["messages"][:-1], message]}) for message in alone]
-
-    builder = StateGraph(MessagesState)
-    builder.add_node("model", model)
-    builder.add_node("tools", ToolNode(tools, handle_tool_errors=errors), **(node or {}))
-    builder.add_edge(START, "model")
-    builder.add_conditional_edges("model", route, ["tools", END])
-    builder.add_edge("tools", "model")
-    return builder.compile(checkpointer=saver)
-
-
-GIVEN = {"messages": [HumanMessage("go")]}
-
-
-def told(result: dict[str, Any]) -> list[Any]:
-    """What the tools said."""
-    return [m.content for m in result["messages"] if isinstance(m, ToolMessage)]
-
-
-def states(saver: DurableSaver) -> list[str]:
-    return [record.state for record in EffectLog.from_saver(saver).list()]
-
-
-def answer(graph_interrupt: Any, decision: str, **more: Any) -> dict[str, Any]:
-    return {"effect": graph_interrupt.value["effect"], "decision": decision, **more}
-
-
-async def before_tools(drive: Drive, graph: Graph) -> Any:
-    """The checkpoint from which the tools first ran."""
-    return [s for s in await drive.history(graph, thread()) if "tools" in s.next][-1].config
 
 
 # --- which call is it? ---
@@ -240,168 +145,6 @@ async def test_an_interrupt_inside_the_tool(saver: DurableSaver, drive: Drive, w
     assert told(result) == ["did a: yes, YES"]
     [record] = EffectLog.from_saver(saver).list()
     assert (record.state, record.attempts, record.generation) == ("completed", 3, 0)
-
-
-async def test_a_question_of_ours_does_not_shift_the_tools_own(
-    saver: DurableSaver, drive: Drive, world: World
-) -> None:
-    def remind(text: str) -> Any:
-        said = [interrupt("first?")]
-        if len(world.done) == 0:
-            world(text)
-        said.append(interrupt("second?"))
-        return world(f"{text} {said}")
-
-    world.trouble = [TimeoutError()]
-    graph = agent(saver, [made(drive, remind, on_unknown="ask")], calls(("remind", "a", "1")))
-    await drive.invoke(graph, GIVEN, thread())
-    with pytest.raises(TimeoutError):
-        await drive.invoke(graph, Command(resume="1"), thread())
-    await drive.invoke(graph, None, thread())
-    [asked] = interrupts(await drive.state(graph, thread()))
-    assert asked.value["tool"] == "remind"
-    assert asked.value["args"] == {"text": "a"}
-    assert asked.value["attempts"] == 2
-    await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
-    for question, said in (("first?", "one"), ("second?", "two")):
-        [own] = interrupts(await drive.state(graph, thread()))
-        assert own.value == question
-        result = await drive.invoke(graph, Command(resume=said), thread())
-    assert told(result) == ["did a ['one', 'two']"]
-    assert world.done == ["a", "a ['one', 'two']"]
-
-
-@pytest.mark.parametrize(
-    ("decision", "done", "says"),
-    [
-        ("happened", ["a"], "as said"),
-        ("retry", ["a", "a"], "did a"),
-        ("failed", ["a"], ""),
-        ("abandon", ["a"], ""),
-    ],
-)
-async def test_what_a_human_decides(
-    saver: DurableSaver, drive: Drive, world: World, decision: str, done: list[str], says: str
-) -> None:
-    world.trouble = [TimeoutError()]
-    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
-    with pytest.raises(TimeoutError):
-        await drive.invoke(graph, GIVEN, thread(), durability="sync")
-    await drive.invoke(graph, None, thread())
-    [asked] = interrupts(await drive.state(graph, thread()))
-    resume: Command[Any] = Command(resume=answer(asked, decision, result="as said", note="a note"))
-    if says:
-        assert told(await drive.invoke(graph, resume, thread())) == [says]
-    else:
-        with pytest.raises(EffectError, match=r"declared failed|abandoned"):
-            await drive.invoke(graph, resume, thread())
-    assert world.done == done
-    log = EffectLog.from_saver(saver)
-    [record] = log.list()
-    reasons = [event.reason for event in log.history(record.effect_id)]
-    assert f"{decision}: a note" in reasons
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "yes",
-        3,
-        ["happened"],
-        {},
-        {"decision": "happened"},
-        {"decision": "maybe"},
-        {"effect": "x", "decision": "retry"},
-    ],
-    ids=repr,
-)
-async def test_malformed_answers_are_asked_again(
-    saver: DurableSaver, drive: Drive, world: World, wrong: Any
-) -> None:
-    world.trouble = [TimeoutError()]
-    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
-    with pytest.raises(TimeoutError):
-        await drive.invoke(graph, GIVEN, thread(), durability="sync")
-    await drive.invoke(graph, None, thread())
-    for _ in range(2):
-        if isinstance(wrong, dict) and wrong.get("decision") == "maybe":
-            [asked] = interrupts(await drive.state(graph, thread()))
-            wrong["effect"] = asked.value["effect"]
-        # By the interrupt's id: an empty answer to whatever was asked is none.
-        [asked] = interrupts(await drive.state(graph, thread()))
-        await drive.invoke(graph, Command(resume={asked.id: wrong}), thread())
-        [asked] = interrupts(await drive.state(graph, thread()))
-        assert "the answer must" in asked.value["problem"]
-        assert states(saver) == ["unknown"]
-    result = await drive.invoke(graph, Command(resume=answer(asked, "happened", result="ok")), thread())
-    assert told(result) == ["ok"]
-    assert world.done == ["a"]
-
-
-async def test_an_answer_that_names_another_effect(saver: DurableSaver, drive: Drive, world: World) -> None:
-    def remind(text: str) -> Any:
-        world(text)
-        raise TimeoutError
-
-    graph = agent(
-        saver,
-        [made(drive, remind, on_unknown="ask", lease=timedelta(seconds=1))],
-        calls(("remind", "a", "1"), ("remind", "b", "2")),
-        apart=True,
-    )
-    config = thread()
-    with pytest.raises(TimeoutError):
-        await drive.invoke(graph, GIVEN, config, durability="sync")
-    # The first to fail may have kept the other from starting, or from telling how it ended, or even that it began.
-    while states(saver) != ["unknown", "unknown"]:
-        with suppress(TimeoutError, EffectError):
-            await drive.invoke(graph, None, config, durability="sync")
-    await drive.invoke(graph, None, config)
-    asked = {i.value["args"]["text"]: i for i in interrupts(await drive.state(graph, config))}
-    assert sorted(asked) == ["a", "b"]
-    about_b = answer(asked["b"], "happened", result="b it was")
-    await drive.invoke(graph, Command(resume={asked["a"].id: about_b}), config)
-    again = {i.value["args"]["text"]: i for i in interrupts(await drive.state(graph, config))}
-    assert "that answer was for effect" in again["a"].value["problem"]
-    assert sorted(states(saver)) == ["completed", "unknown"]
-    about_a = answer(again["a"], "happened", result="a it was")
-    result = await drive.invoke(graph, Command(resume={again["a"].id: about_a}), config)
-    assert sorted(told(result)) == ["a it was", "b it was"]
-    assert len(set(world.done)) == len(world.done), "none of them twice"
-
-
-async def test_decided_elsewhere_while_the_graph_waits(
-    saver: DurableSaver, drive: Drive, world: World
-) -> None:
-    world.trouble = [TimeoutError()]
-    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
-    with pytest.raises(TimeoutError):
-        await drive.invoke(graph, GIVEN, thread(), durability="sync")
-    await drive.invoke(graph, None, thread())
-    log = EffectLog.from_saver(saver)
-    [pending] = log.pending("thread")
-    log.resolve(pending.effect_id, Happened("seen"), actor="ann")
-    assert told(await drive.invoke(graph, None, thread())) == ["seen"]
-    assert world.done == ["a"]
-
-
-async def test_decided_elsewhere_before_the_tools_own_questions(
-    saver: DurableSaver, drive: Drive, world: World
-) -> None:
-    def remind(text: str) -> Any:
-        return world(f"{text} {interrupt('first?')} {interrupt('second?')}") if world.done else world(text)
-
-    world.trouble = [TimeoutError()]
-    graph = agent(saver, [made(drive, remind, on_unknown="ask")], calls(("remind", "a", "1")))
-    with pytest.raises(TimeoutError):
-        await drive.invoke(graph, GIVEN, thread(), durability="sync")
-    await drive.invoke(graph, None, thread())
-    log = EffectLog.from_saver(saver)
-    log.resolve(log.pending()[0].effect_id, NotHappened())
-    await drive.invoke(graph, None, thread())
-    for said in ("one", "two"):
-        result = await drive.invoke(graph, Command(resume=said), thread())
-    assert told(result) == ["did a one two"]
 
 
 # --- ends ---
@@ -518,7 +261,9 @@ async def test_a_tool_that_is_cancelled_as_it_begins(saver: DurableSaver, connin
         await paying
 
     def is_given_back() -> bool:
-        return observer.rows("SELECT state FROM langgraph_durable.effects WHERE tool = 'pay'") == [("failed",)]
+        return observer.rows("SELECT state FROM langgraph_durable.effects WHERE tool = 'pay'") == [
+            ("failed",)
+        ]
 
     await await_until(is_given_back, "the claim to be given back")
     observer.close()
@@ -902,12 +647,6 @@ async def test_other_savers_are_refused(drive: Drive, world: World) -> None:
 # --- twins ---
 
 
-def twins(saver: DurableSaver, drive: Drive, body: Body, **options: Any) -> Graph:
-    """The model asks for the same again, under another id, after it was told of an error."""
-    script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
-    return agent(saver, [made(drive, body, **options)], *script, errors=True)
-
-
 async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: World) -> None:
     world.trouble = [TimeoutError("no answer")]
     graph = twins(saver, drive, remind(world), verify=lambda record: Happened("it was done"))
@@ -964,29 +703,3 @@ async def test_twins_of_other_threads_and_arguments_are_none(
     await drive.invoke(graph, GIVEN, thread("one"))
     await drive.invoke(graph, GIVEN, thread("two"))
     assert world.done == ["a", "b", "a", "b"]
-
-
-@pytest.mark.parametrize("decision", ["happened", "retry"])
-async def test_a_twin_that_a_human_decides(
-    saver: DurableSaver, drive: Drive, world: World, decision: str
-) -> None:
-    def remind(text: str) -> Any:
-        if not world.done:
-            world(text)
-        return world(f"{text} {interrupt('first?')} {interrupt('second?')}")
-
-    world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind, on_unknown="ask")
-    await drive.invoke(graph, GIVEN, thread())
-    [asked] = interrupts(await drive.state(graph, thread()))
-    result = await drive.invoke(graph, Command(resume=answer(asked, decision, result="seen")), thread())
-    if decision == "happened":
-        assert told(result)[1:] == ["seen"]
-        assert world.done == ["a"]
-        return
-    for question, said in (("first?", "one"), ("second?", "two")):
-        [own] = interrupts(await drive.state(graph, thread()))
-        assert own.value == question
-        result = await drive.invoke(graph, Command(resume=said), thread())
-    assert told(result)[1:] == ["did a one two"]
-    assert world.done == ["a", "a one two"]
