@@ -6,14 +6,15 @@ They are forked from a server that has everything imported, since hundreds are s
 from __future__ import annotations
 
 import asyncio
+import datetime
 import multiprocessing
 import os
 import signal
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -81,6 +82,8 @@ class Request:
     point: str | None = None
     on_point: OnPoint = "die"
     max_size: int = 4
+    clock: float = 0.0
+    """Seconds by which the worker's clock is off."""
 
 
 class Worker:
@@ -151,6 +154,8 @@ def started(target: Callable[..., None], *args: Any) -> Iterator[Worker]:
 
 def run(request: Request, pipe: Connection) -> None:
     """Be a worker: run the graph and say how it ended."""
+    if request.clock:
+        set_clock(request.clock)
     points = _Points(request, pipe)
     points.watch()
     with DurableSaver.from_conn_string(request.conninfo, max_size=request.max_size) as saver:
@@ -172,6 +177,21 @@ def run(request: Request, pipe: Connection) -> None:
             pipe.send(("asked", questions[0].value))
         else:
             pipe.send(("finished", str(result["messages"][-1].content)))
+
+
+def set_clock(seconds: float) -> None:
+    """Set this process's wall clock, which code in Python reads."""
+    now, now_ns = time.time, time.time_ns
+    time.time = lambda: now() + seconds
+    time.time_ns = lambda: now_ns() + int(seconds * 1e9)
+
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return datetime_class.now(tz) + datetime.timedelta(seconds=seconds)
+
+    datetime_class = datetime.datetime
+    datetime.datetime = Shifted  # type: ignore[misc]
 
 
 def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pipe: Connection) -> None:
@@ -270,10 +290,12 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         verify=look if request.verify else None,
         on_unknown=request.on_unknown,
         scope=request.scope,
-        settle=timedelta(seconds=request.settle),
-        vendor_window=timedelta(seconds=request.vendor_window) if request.vendor_window is not None else None,
-        lease=timedelta(seconds=request.lease),
-        wait=timedelta(seconds=request.wait),
+        settle=datetime.timedelta(seconds=request.settle),
+        vendor_window=datetime.timedelta(seconds=request.vendor_window)
+        if request.vendor_window is not None
+        else None,
+        lease=datetime.timedelta(seconds=request.lease),
+        wait=datetime.timedelta(seconds=request.wait),
         failed_on=request.failed_on,
     )
 

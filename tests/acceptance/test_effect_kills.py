@@ -253,6 +253,22 @@ def test_the_late_owner_is_refused_if_somebody_moved_the_fence(
     assert len(vendor.payments(ORDER)) == 1
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_clocks_an_hour_off(request_to_pay: Request, vendor: Vendor, log: EffectLog, hours: int) -> None:
+    """Nobody takes a live owner for dead, nor a dead one for alive, whatever the workers' clocks say."""
+    off = 3600.0 * hours
+    request = replace(request_to_pay, lease=1.5, clock=-off)
+    again = replace(request, input=False, clock=off)
+    with started(run, replace(request, point="after response", on_point="stand still")) as worker:
+        assert worker.hear() == ("reached", "after response")
+        assert finish(replace(again, wait=0.3))[0] == "EffectInFlight"
+        worker.kill()
+    assert finish(replace(again, wait=10))[0] == "finished"  # after the lease, and no hour later
+    [done] = log.list()
+    assert (done.state, done.source) == ("completed", "verified")
+    assert len(vendor.payments(ORDER)) == 1
+
+
 # --- in one process ---
 
 
