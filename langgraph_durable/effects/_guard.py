@@ -15,16 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -33,22 +28,22 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph_durable import _codec
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import BlockingDatabase, Database, Session
+from langgraph_durable._database import Database, Session
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._ulids import show_ulid
-from langgraph_durable.effects import _questions
-from langgraph_durable.effects._calls import Place, canonical, digest, sorted_by_depth, vendor_key_of
-from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened, Undetermined
+from langgraph_durable.effects import _questions, _unknown
+from langgraph_durable.effects._attempts import Attempt, owner, running
+from langgraph_durable.effects._calls import Place, digest, sorted_by_depth
+from langgraph_durable.effects._records import record_of
+from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import (
-    CheckpointCorrupted,
     EffectAbandoned,
     EffectConflict,
     EffectError,
     EffectForked,
     EffectInFlight,
     EffectSuperseded,
-    EffectUnknown,
     UnserializableValue,
 )
 
@@ -63,48 +58,6 @@ _LONGEST_WAIT = 0.5
 _BARRIER_TIMEOUT = 15.0
 _RAISED = "raised:"
 """Before the type of a result that was a Command, raised for the parent graph."""
-
-
-_born = secrets.token_hex(3)  # a container that starts again has the name and the pid of the one before
-
-
-def owner() -> str:
-    """Return the name of this process, which no other has or had."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_born}"
-
-
-class Attempt:
-    """An effect in hand: what this process claimed, or what it found done."""
-
-    def __init__(self, row: EffectRow, policy: EffectPolicy, *, replayed: bool) -> None:
-        self.row = row
-        self.policy = policy
-        self.replayed = replayed
-        self.value: Any = None
-        self.raises = False
-        """Whether the value is a Command to be raised, as it was by the body."""
-
-    @property
-    def vendor_key(self) -> str:
-        return vendor_key_of(self.row.vendor_seed, self.row.generation)
-
-
-_current: ContextVar[Attempt | None] = ContextVar("langgraph_durable_effect", default=None)
-
-
-def current_attempt() -> Attempt | None:
-    """Return the effect whose body runs here."""
-    return _current.get()
-
-
-@contextmanager
-def running(attempt: Attempt) -> Iterator[None]:
-    """Make an effect the current one."""
-    token = _current.set(attempt)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 class Guard:
@@ -159,7 +112,7 @@ class Guard:
             and known.input_hash == self.call.input_hash
             and self.policy.on_fork not in ("new", "ask")
         ):
-            return await self._replay(known)
+            return await self.replay(known)
         await self._await_checkpoints()
         deadline = time.monotonic() + self.policy.wait.total_seconds()
         delay = _FIRST_WAIT
@@ -172,32 +125,30 @@ class Guard:
             if row.state == "unknown" and await _questions.heed(self, row):
                 continue
             if kind == sql.TWIN and row.state != "issued":
-                if (attempt := await self._settle_twin(row, deadline, state)) is not None:
+                if (attempt := await _unknown.settle_twin(self, row, deadline, state)) is not None:
                     return attempt
                 continue
             if row.input_hash != self.call.input_hash:
                 raise EffectConflict(
-                    f"{self._what(row)} was recorded with other arguments: the same call must come with the same "
+                    f"{self.what(row)} was recorded with other arguments: the same call must come with the same "
                     "arguments. Give the effect a key= that tells the two apart"
                 )
             if row.state == "completed":
                 if self._is_fork(row) and await self._is_anew(row):
                     self.call = replace(self.call, key=digest(row.key.hex(), self.call.task_id))
                     continue
-                return await self._replay(row)
+                return await self.replay(row)
             if row.state == "abandoned":
-                raise EffectAbandoned(
-                    f"{self._what(row)} was abandoned by a decision, and is not tried again"
-                )
+                raise EffectAbandoned(f"{self.what(row)} was abandoned by a decision, and is not tried again")
             if row.state == "unknown":
-                if (attempt := await self._settle(row, deadline)) is not None:
+                if (attempt := await _unknown.settle(self, row, deadline)) is not None:
                     return attempt
                 continue
             if await self._expire(row):
                 continue
             if time.monotonic() + delay > deadline:
                 raise EffectInFlight(
-                    f"{self._what(row)} still goes on at {row.owner}: wait for it, or for its lease to end, and run "
+                    f"{self.what(row)} still goes on at {row.owner}: wait for it, or for its lease to end, and run "
                     "again"
                 )
             await self.db.sleep(delay)
@@ -283,153 +234,28 @@ class Guard:
         )
         return moved is not None
 
-    # --- unknown ---
-
-    async def _settle_twin(self, row: EffectRow, deadline: float, state: State) -> Attempt | None:
-        """Find out what became of a twin; if it happened, so did this."""
-        after = await ops.get_effect(self.db, row.effect_id)
-        if after is not None and after.state == "unknown":
-            try:
-                await self._settle(after, deadline, run_again=False)
-            except EffectUnknown:
-                await _questions.note_waiting(self, after)
-                raise
-            after = await ops.get_effect(self.db, row.effect_id)
-        if after is None or after.state != "completed":
-            return None
-        kind, mine = await ops.claim_effect(
-            self.db,
-            self.call,
-            ops.new_effect_id(),
-            state,
-            owner(),
-            self.policy.lease,
-            heed_twins=False,
-        )
-        if kind != sql.MINE:
-            return None
-        encoded = await self._stored_result(after)
-        moved = await ops.move_effect(
-            self.db,
-            mine.effect_id,
-            Outcome("completed", source=after.source, result=encoded, result_lost=after.result_lost),
-            origins=["claimed", "issued"],
-            actor=owner(),
-            reason=f"is effect {show_ulid(after.effect_id)}, asked for twice",
-            fence=mine.fence,
-        )
-        return await self._replay(moved) if moved is not None else None
-
-    async def _settle(self, row: EffectRow, deadline: float, *, run_again: bool = True) -> Attempt | None:
-        """Decide on an effect whose end is unknown, or raise; None to look at it again."""
-        policy = self.policy
-        if policy.idempotent and run_again:
-            return await self._take_over(row, "idempotent")
-        if policy.verify is not None:
-            finding = await self._verify(row)
-            if isinstance(finding, Happened):
-                await self._resolve(row, finding, "verified", None, "verified")
-                return None
-            if isinstance(finding, NotHappened):
-                rest = policy.settle - (row.now - row.attempted_at)
-                if rest <= timedelta(0):
-                    await self._resolve(row, finding, "verified", None, "verified")
-                    return None
-                if await self._sleep_until(rest, deadline):
-                    return None
-            elif finding.retry_in is not None and await self._sleep_until(finding.retry_in, deadline):
-                return None
-        if policy.on_unknown == "retry" and run_again:
-            # From the first attempt on: when the vendor saw this key first is not known better.
-            window = policy.vendor_window
-            if window is None or row.now - row.first_attempt_at < window:
-                return await self._take_over(row, "the vendor knows its key")
-        if policy.on_unknown in ("ask", "retry") and self.place is not None:
-            await _questions.ask(self, row)
-        raise self._unknown(row)
-
-    async def _verify(self, row: EffectRow) -> Finding:
-        assert self.policy.verify is not None  # noqa: S101 (asked for by the caller)
-        try:
-            finding = self.policy.verify(self.record(row))
-            if isawaitable(finding) and not isinstance(self.db, BlockingDatabase):
-                finding = await finding
-        except Exception as exc:
-            raise self._unknown(row, exc) from exc
-        if isawaitable(finding):
-            if iscoroutine(finding):
-                finding.close()
-            raise EffectError(f"verify of {self.call.tool!r} is async, but the tool is not: make both alike")
-        if not isinstance(finding, (Happened, NotHappened, Undetermined)):
-            raise EffectError(
-                f"verify of {self.call.tool!r} returned {finding!r:.100}: return Happened(result), NotHappened() or "
-                "Undetermined()"
-            )
-        return finding
-
-    async def _sleep_until(self, rest: timedelta, deadline: float) -> bool:
-        """Wait, if that ends before the deadline."""
-        if time.monotonic() + rest.total_seconds() > deadline:
-            return False
-        await self.db.sleep(max(rest.total_seconds(), 0.001))
-        return True
-
-    async def _take_over(self, row: EffectRow, reason: str) -> Attempt | None:
-        """Run an unknown effect again, with the same key for the vendor."""
-        moved = await ops.move_effect(
-            self.db,
-            row.effect_id,
-            Outcome("issued"),
-            origins=["unknown"],
-            actor=owner(),
-            reason=reason,
-            fence=row.fence,
-            new_owner=True,
-            lease=self.policy.lease,
-            task_id=self.call.task_id,
-            run_id=self.call.run_id,
-        )
-        return Attempt(moved, self.policy, replayed=False) if moved is not None else None
-
-    async def _resolve(
-        self, row: EffectRow, finding: Finding, source: str, actor: str | None, reason: str
-    ) -> None:
-        await resolve(self.db, self.serde, row, finding, source=source, actor=actor or owner(), reason=reason)
-
-    def _unknown(self, row: EffectRow, cause: Exception | None = None) -> EffectUnknown:
-        effect_id = show_ulid(row.effect_id)
-        how = f" (verify failed: {cause})" if cause is not None else ""
-        return EffectUnknown(
-            f"{self._what(row)} was attempted and nobody knows whether it took place{how}: give its policy a verify= "
-            f"or on_unknown=, or decide with EffectLog.resolve({effect_id!r}, ...) or "
-            f"`python -m langgraph_durable effects resolve {effect_id}`, and run again",
-            effect_id,
-        )
-
     # --- replay ---
 
-    async def _replay(self, row: EffectRow, session: Session | None = None) -> Attempt:
+    async def replay(self, row: EffectRow, session: Session | None = None) -> Attempt:
         if self.policy.on_fork == "raise" and self._is_fork(row):
             raise EffectForked(
-                f"{self._what(row)} was done on another branch of the thread's history, and its policy "
+                f"{self.what(row)} was done on another branch of the thread's history, and its policy "
                 'says on_fork="raise"'
             )
         if row.result_lost:
             raise EffectError(
-                f"{self._what(row)} took place, but its result could not be stored ({row.error}), and it is not run "
+                f"{self.what(row)} took place, but its result could not be stored ({row.error}), and it is not run "
                 "again: make the tool return plain data"
             )
         attempt = Attempt(row, self.policy, replayed=True)
-        encoded = await self._stored_result(row, session)
+        encoded = await self.stored_result(row, session)
         if row.expired_at is not None:
-            raise EffectError(
-                f"the result of {self._what(row)} has expired: only that it took place is known"
-            )
+            raise EffectError(f"the result of {self.what(row)} has expired: only that it took place is known")
         if encoded is not None:
             kind, data = encoded
             attempt.raises = kind.startswith(_RAISED)
             attempt.value = _codec.decode(
-                self.serde, (kind.removeprefix(_RAISED), data), f"the result of {self._what(row)}"
+                self.serde, (kind.removeprefix(_RAISED), data), f"the result of {self.what(row)}"
             )
         return attempt
 
@@ -443,9 +269,7 @@ class Guard:
         """Tell whether it was done for another checkpoint than the one this task was made from."""
         return self.place is not None and row.scope == "call" and row.task_id != self.place.task_id
 
-    async def _stored_result(
-        self, row: EffectRow, session: Session | None = None
-    ) -> tuple[str, bytes] | None:
+    async def stored_result(self, row: EffectRow, session: Session | None = None) -> tuple[str, bytes] | None:
         if row.result_type is None:
             return None
         data = row.result
@@ -492,7 +316,7 @@ class Guard:
 
     async def issue(self, attempt: Attempt) -> None:
         """Record that what follows may reach the outside world."""
-        await self._report(
+        await self.report(
             attempt, Outcome("issued"), origins=["claimed"], reason=None, lease=self.policy.lease
         )
 
@@ -505,7 +329,7 @@ class Guard:
         outcome = self.outcome_of(value, raised=raised)
         if outcome.result_lost:
             _logger.warning("effect %s: %s", show_ulid(attempt.row.effect_id), outcome.error)
-        await self._report(attempt, outcome, origins=["claimed", "issued", "unknown"], reason=None)
+        await self.report(attempt, outcome, origins=["claimed", "issued", "unknown"], reason=None)
 
     def outcome_of(self, value: Any, *, raised: bool = False) -> Outcome:
         """Return how a body ended that gave a value: completed, even if the value cannot be stored."""
@@ -528,7 +352,7 @@ class Guard:
         else:
             outcome, origins = Outcome("unknown", error=self._describe(exc)), ["issued"]
         try:
-            await self._report(attempt, outcome, origins=origins, reason=self._describe(exc))  # type: ignore[arg-type]
+            await self.report(attempt, outcome, origins=origins, reason=self._describe(exc))  # type: ignore[arg-type]
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
@@ -549,7 +373,7 @@ class Guard:
             cause = cause.__cause__ or next((a for a in cause.args if isinstance(a, BaseException)), None)
         return False
 
-    async def _report(
+    async def report(
         self,
         attempt: Attempt,
         outcome: Outcome,
@@ -579,7 +403,7 @@ class Guard:
         said = f"refused: owner of fence {row.fence} reported {outcome.state}"
         await ops.record_refusal(self.db, row.effect_id, row.fence, owner(), said)
         raise EffectSuperseded(
-            f"{self._what(row)} ended here as {outcome.state}, but it was taken over meanwhile, and is "
+            f"{self.what(row)} ended here as {outcome.state}, but it was taken over meanwhile, and is "
             f"{now.state if now else 'gone'}: see EffectLog.history({show_ulid(row.effect_id)!r})"
         )
 
@@ -594,94 +418,6 @@ class Guard:
             return type(exc).__name__
         return f"{type(exc).__name__}: {exc}"[:2000]
 
-    def _what(self, row: EffectRow) -> str:
+    def what(self, row: EffectRow) -> str:
         thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
         return f"effect {show_ulid(row.effect_id)} ({row.tool!r}{thread})"
-
-
-async def resolve(
-    db: Database,
-    serde: SerializerProtocol,
-    row: EffectRow,
-    finding: Finding | None,
-    *,
-    source: str,
-    actor: str,
-    reason: str | None,
-) -> bool:
-    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was still unknown."""
-    if isinstance(finding, Happened):
-        result = _codec.encode(serde, finding.result, f"the result of {row.tool!r}")
-        outcome = Outcome("completed", source=source, result=result, output_hash=digest(result[1].hex()))
-    elif isinstance(finding, NotHappened):
-        outcome = Outcome("failed", source=source)
-    else:
-        outcome = Outcome("abandoned", source=source)
-    moved = await ops.move_effect(
-        db,
-        row.effect_id,
-        outcome,
-        origins=["unknown"],
-        actor=actor,
-        reason=reason,
-        fence=row.fence,
-        new_owner=outcome.state != "completed",
-    )
-    return moved is not None
-
-
-def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
-    """Turn a stored effect into what people and code are shown."""
-    args = None
-    if row.input_type is not None and row.input is not None:
-        # Whoever lists effects on the command line may not have the application's key, and has to decide all the same.
-        with suppress(CheckpointCorrupted):
-            args = _codec.decode(serde, (row.input_type, row.input), "the arguments")
-    return EffectRecord(
-        effect_id=show_ulid(row.effect_id),
-        tool=row.tool,
-        args=args,
-        state=row.state,
-        scope=row.scope,
-        thread_id=row.thread_id,
-        checkpoint_ns=row.checkpoint_ns,
-        checkpoint_id=row.checkpoint_id,
-        task_id=row.task_id,
-        run_id=row.run_id,
-        message_id=row.message_id,
-        tool_call_id=row.tool_call_id,
-        attempts=row.attempts,
-        generation=row.generation,
-        fence=row.fence,
-        owner=row.owner,
-        first_attempt_at=row.first_attempt_at,
-        attempted_at=row.attempted_at,
-        ended_at=row.ended_at,
-        source=row.source,  # type: ignore[arg-type] # as the statements of this package wrote it
-        error=row.error,
-        result_lost=row.result_lost,
-        vendor_key=vendor_key_of(row.vendor_seed, row.generation),
-    )
-
-
-def call_of(
-    serde: SerializerProtocol, tool: str, scope: str, key: bytes, args: Any, place: Place | None, **ids: Any
-) -> Call:
-    """Return a call as it is kept."""
-
-    def encode_input() -> tuple[str, bytes] | None:
-        try:
-            return _codec.encode(serde, args, f"the arguments of {tool!r}")
-        except UnserializableValue:  # only shown to people; the hash is what counts
-            return None
-
-    located: dict[str, Any] = {}
-    if place is not None:
-        located = {
-            "thread_id": place.thread_id,
-            "checkpoint_ns": place.checkpoint_ns,
-            "checkpoint_id": place.checkpoint_id,
-            "task_id": place.task_id,
-            "run_id": place.run_id,
-        }
-    return Call(key, tool, scope, digest(tool, canonical(args)), encode_input, **located, **ids)

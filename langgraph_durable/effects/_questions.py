@@ -201,7 +201,7 @@ async def _decide(
     guard: Guard, row: EffectRow, answer: Mapping[str, Any], *, elsewhere: bool = False
 ) -> bool:
     """Do what an answer says to the effect that it names."""
-    from langgraph_durable.effects._guard import resolve
+    from langgraph_durable.effects._unknown import resolve
 
     assert guard.place is not None  # noqa: S101 (answers come to tasks)
     decision = answer["decision"]

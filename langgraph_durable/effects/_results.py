@@ -9,8 +9,8 @@ from uuid import uuid4
 from langchain_core.messages import ToolMessage
 
 from langgraph_durable._ulids import show_ulid
+from langgraph_durable.effects._attempts import Attempt
 from langgraph_durable.effects._calls import ToolCall
-from langgraph_durable.effects._guard import Attempt
 
 
 def give(attempt: Attempt, call: ToolCall | None) -> Any:

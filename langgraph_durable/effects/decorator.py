@@ -17,7 +17,8 @@ from langgraph_durable.effects._calls import (
     find_tool_call,
     key_of,
 )
-from langgraph_durable.effects._guard import Guard, call_of
+from langgraph_durable.effects._guard import Guard
+from langgraph_durable.effects._records import call_of
 from langgraph_durable.effects._results import give
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy

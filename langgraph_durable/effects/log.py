@@ -19,18 +19,12 @@ from langgraph_durable._database import Database, run_now
 from langgraph_durable._effect_records import TRANSITIONS, EffectEvent, EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._ulids import parse_ulid, show_ulid
+from langgraph_durable.effects._attempts import Attempt, current_attempt, owner, running
 from langgraph_durable.effects._calls import Place, find_place, named_key
-from langgraph_durable.effects._guard import (
-    Attempt,
-    Guard,
-    call_of,
-    current_attempt,
-    owner,
-    record_of,
-    resolve,
-    running,
-)
+from langgraph_durable.effects._guard import Guard
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
+from langgraph_durable.effects._records import call_of, record_of
+from langgraph_durable.effects._unknown import resolve
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectConflict, EffectError, InvalidConfig
 
@@ -106,7 +100,7 @@ class EffectHandle:
     async def _fail(self, error: str) -> None:
         guard = self._check()
         outcome = Outcome("failed", error=error)
-        await guard._report(self._attempt, outcome, origins=["claimed", "issued", "unknown"], reason=error)
+        await guard.report(self._attempt, outcome, origins=["claimed", "issued", "unknown"], reason=error)
 
 
 class Effect(EffectHandle):
@@ -510,7 +504,7 @@ async def _begin_in(guard: Guard, session: Any) -> Attempt:
             f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
             "use another key, or resolve it first"
         )
-    return await guard._replay(row, session)
+    return await guard.replay(row, session)
 
 
 async def _complete_in(guard: Guard, session: Any, handle: _InTransaction) -> None:
