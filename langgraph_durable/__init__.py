@@ -1,5 +1,7 @@
 """A LangGraph checkpoint saver on Postgres that survives what production does to agents."""
 
+from typing import TYPE_CHECKING, Any
+
 from langgraph_durable.effects import (
     IDEMPOTENT,
     READ_ONLY,
@@ -41,6 +43,9 @@ from langgraph_durable.errors import (
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 from langgraph_durable.saver import DurableSaver
 
+if TYPE_CHECKING:
+    from langgraph_durable.effects.middleware import EffectMiddleware
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -60,6 +65,7 @@ __all__ = [
     "EffectHandle",
     "EffectInFlight",
     "EffectLog",
+    "EffectMiddleware",
     "EffectPolicy",
     "EffectRecord",
     "EffectSuperseded",
@@ -86,3 +92,15 @@ __all__ = [
     "current_effect",
     "effect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "EffectMiddleware":  # imports langchain, which most do not need
+        try:
+            from langgraph_durable.effects.middleware import EffectMiddleware
+        except ImportError as exc:
+            raise ImportError(
+                "EffectMiddleware needs langchain: pip install 'langgraph-durable[agents]'"
+            ) from exc
+        return EffectMiddleware
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

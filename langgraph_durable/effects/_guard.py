@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from langgraph_durable import _codec
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
 from langgraph_durable._database import Database, Session
@@ -35,7 +34,7 @@ from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions, _unknown
 from langgraph_durable.effects._attempts import Attempt, owner, running
 from langgraph_durable.effects._calls import Place, digest, sorted_by_depth
-from langgraph_durable.effects._records import record_of
+from langgraph_durable.effects._records import decode_result, encode_result, record_of
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import (
     EffectAbandoned,
@@ -56,8 +55,6 @@ _logger = logging.getLogger("langgraph_durable")
 _FIRST_WAIT = 0.01
 _LONGEST_WAIT = 0.5
 _BARRIER_TIMEOUT = 15.0
-_RAISED = "raised:"
-"""Before the type of a result that was a Command, raised for the parent graph."""
 
 
 class Guard:
@@ -252,10 +249,8 @@ class Guard:
         if row.expired_at is not None:
             raise EffectError(f"the result of {self.what(row)} has expired: only that it took place is known")
         if encoded is not None:
-            kind, data = encoded
-            attempt.raises = kind.startswith(_RAISED)
-            attempt.value = _codec.decode(
-                self.serde, (kind.removeprefix(_RAISED), data), f"the result of {self.what(row)}"
+            attempt.value, attempt.raises = decode_result(
+                self.serde, encoded, f"the result of {self.what(row)}"
             )
         return attempt
 
@@ -334,11 +329,10 @@ class Guard:
     def outcome_of(self, value: Any, *, raised: bool = False) -> Outcome:
         """Return how a body ended that gave a value: completed, even if the value cannot be stored."""
         try:
-            kind, data = _codec.encode(self.serde, value, f"the result of {self.call.tool!r}")
+            result = encode_result(self.serde, value, f"the result of {self.call.tool!r}", raised=raised)
         except UnserializableValue as exc:
             return Outcome("completed", source="executed", result_lost=True, error=str(exc)[:2000])
-        kind = _RAISED + kind if raised else kind
-        return Outcome("completed", source="executed", result=(kind, data), output_hash=digest(data.hex()))
+        return Outcome("completed", source="executed", result=result, output_hash=digest(result[1].hex()))
 
     async def end_with(self, attempt: Attempt, exc: BaseException) -> None:
         """Record what an exception means: see the table in design/effects.md."""

@@ -10,9 +10,32 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable import _codec
 from langgraph_durable._effect_records import EffectRecord
 from langgraph_durable._effects_ops import Call, EffectRow
+from langgraph_durable._rows import Encoded
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects._calls import Place, canonical, digest, vendor_key_of
 from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
+
+# Before the type of a result, what the serializer does not tell.
+_RAISED = "raised:"
+"""It was a Command, raised for the parent graph."""
+_TUPLE = "tuple:"
+"""It was a tuple, as of a tool with an artifact, which would come back as a list."""
+
+
+def encode_result(serde: SerializerProtocol, value: Any, what: str, *, raised: bool = False) -> Encoded:
+    """Return a result as it is stored."""
+    kind, data = _codec.encode(serde, value, what)
+    if type(value) is tuple:
+        kind = _TUPLE + kind
+    return (_RAISED + kind if raised else kind), data
+
+
+def decode_result(serde: SerializerProtocol, encoded: Encoded, what: str) -> tuple[Any, bool]:
+    """Return a result as it was, and whether it was raised."""
+    kind, data = encoded
+    raised, kind = kind.startswith(_RAISED), kind.removeprefix(_RAISED)
+    value = _codec.decode(serde, (kind.removeprefix(_TUPLE), data), what)
+    return (tuple(value) if kind.startswith(_TUPLE) else value), raised
 
 
 def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:

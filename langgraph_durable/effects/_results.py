@@ -25,24 +25,26 @@ def give(attempt: Attempt, call: ToolCall | None) -> Any:
     return value
 
 
+def mark(message: ToolMessage, attempt: Attempt) -> ToolMessage:
+    """Say in a message's response_metadata that it is of an effect which took place before."""
+    row = attempt.row
+    told = {
+        "replayed": True,
+        "effect_id": show_ulid(row.effect_id),
+        "first_attempt_at": row.first_attempt_at.isoformat(),
+        "attempts": row.attempts,
+        "source": row.source,
+    }
+    metadata = {**message.response_metadata, "effect": told}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
 def _rebind(value: Any, attempt: Attempt, call: ToolCall | None) -> Any:
     """Give messages the id of the call that asks now, ids of their own, and a mark that tells where they are from."""
     if isinstance(value, ToolMessage):
-        row = attempt.row
-        mark = {
-            "replayed": True,
-            "effect_id": show_ulid(row.effect_id),
-            "first_attempt_at": row.first_attempt_at.isoformat(),
-            "attempts": row.attempts,
-            "source": row.source,
-        }
-        return value.model_copy(
-            update={
-                "tool_call_id": call.tool_call_id if call is not None else value.tool_call_id,
-                "id": str(uuid4()),
-                "response_metadata": {**value.response_metadata, "effect": mark},
-            }
-        )
+        tool_call_id = call.tool_call_id if call is not None else value.tool_call_id
+        bound = value.model_copy(update={"tool_call_id": tool_call_id, "id": str(uuid4())})
+        return mark(bound, attempt)
     if isinstance(value, (list, tuple)):
         return type(value)(_rebind(item, attempt, call) for item in value)
     update = getattr(value, "update", None)

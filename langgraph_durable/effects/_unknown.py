@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_durable import _codec
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
 from langgraph_durable._database import BlockingDatabase, Database
@@ -19,6 +18,7 @@ from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions
 from langgraph_durable.effects._attempts import Attempt, owner
 from langgraph_durable.effects._calls import digest
+from langgraph_durable.effects._records import encode_result
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened, Undetermined
 from langgraph_durable.errors import EffectError, EffectUnknown
 
@@ -169,7 +169,7 @@ async def resolve(
 ) -> bool:
     """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was still unknown."""
     if isinstance(finding, Happened):
-        result = _codec.encode(serde, finding.result, f"the result of {row.tool!r}")
+        result = encode_result(serde, finding.result, f"the result of {row.tool!r}")
         outcome = Outcome("completed", source=source, result=result, output_hash=digest(result[1].hex()))
     elif isinstance(finding, NotHappened):
         outcome = Outcome("failed", source=source)

@@ -7,19 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from langgraph_durable._database import Database, run_now
-from langgraph_durable.effects._calls import (
-    Place,
-    ToolCall,
-    canonical,
-    digest,
-    find_place,
-    find_tool_call,
-    key_of,
-)
-from langgraph_durable.effects._guard import Guard
-from langgraph_durable.effects._records import call_of
-from langgraph_durable.effects._results import give
+from langgraph_durable._database import run_now
+from langgraph_durable.effects._calls import find_place, find_tool_call
+from langgraph_durable.effects._prepared import UNNAMED, Prepared, prepare
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import EffectError
@@ -70,11 +60,9 @@ def effect(
                     return await function(*args, **kwargs)
                 prepared = guarded.prepare(args, kwargs, runtime, asynchronous=True)
 
-                async def body() -> Any:
-                    return await function(*args, **kwargs)
+                return await prepared.run(lambda: function(*args, **kwargs))
 
-                return give(await prepared.log._run(prepared.guard, body), prepared.call)
-
+            awrapper.__effect__ = True  # type: ignore[attr-defined] # see is_effect
             return cast("F", guarded.ask_for_runtime(awrapper))
 
         @functools.wraps(function)
@@ -87,18 +75,12 @@ def effect(
             async def body() -> Any:
                 return function(*args, **kwargs)
 
-            return give(run_now(prepared.log._run(prepared.guard, body)), prepared.call)
+            return run_now(prepared.run(body))
 
+        wrapper.__effect__ = True  # type: ignore[attr-defined] # see is_effect
         return cast("F", guarded.ask_for_runtime(wrapper))
 
     return decorate
-
-
-class _Prepared:
-    def __init__(self, log: EffectLog, guard: Guard, call: ToolCall | None) -> None:
-        self.log = log
-        self.guard = guard
-        self.call = call
 
 
 class _Guarded:
@@ -151,7 +133,7 @@ class _Guarded:
 
     def prepare(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Any, *, asynchronous: bool
-    ) -> _Prepared:
+    ) -> Prepared:
         """Find out which effect a call is, and where it is logged."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -163,41 +145,13 @@ class _Guarded:
                 f"{self.name!r} was called outside of a running graph, where nothing tells one call from another: give "
                 "@effect(...) a key= and a log=EffectLog.from_saver(saver)"
             )
+        key = UNNAMED if self.key is None else self.key(**arguments) if callable(self.key) else self.key
         call = None
-        if self.key is not None:
-            text = self.key(**arguments) if callable(self.key) else self.key
-            if not isinstance(text, str) or not text:
-                raise EffectError(f"the key= of {self.name!r} must give text, got {text!r}")
-            key = digest("key", self.name, text)
-        elif place is None:
-            raise EffectError(
-                f"{self.name!r} was called outside of a running graph, where nothing tells one call from another: give "
-                "@effect(...) a key="
-            )
-        else:
-            call = self._tool_call(runtime, arguments, place)
-            key = key_of(self.policy.scope, self.name, digest(self.name, canonical(arguments)), place, call)
-        scope = "key" if self.key is not None else self.policy.scope
-        kept = call_of(
-            log._saver.serde,
-            self.name,
-            scope,
-            key,
-            arguments,
-            place,
-            message_id=call.message_id if call is not None else None,
-            tool_call_id=call.tool_call_id if call is not None else None,
+        if runtime is not None and place is not None:
+            call = find_tool_call(runtime.state, runtime.tool_call_id, self.name, arguments, place)
+        return prepare(
+            log, self.name, self.policy, arguments, place, call, key=key, asynchronous=asynchronous
         )
-        db: Database = log._saver._adb if asynchronous else log._saver._db
-        named = self.key is not None or self.policy.scope in ("thread", "global")
-        is_alone = call is None or call.is_alone
-        guard = log._guard(db, kept, self.policy, place, named=named, is_alone=is_alone)
-        return _Prepared(log, guard, call)
-
-    def _tool_call(self, runtime: Any, arguments: dict[str, Any], place: Place) -> ToolCall | None:
-        if runtime is None:
-            return None
-        return find_tool_call(runtime.state, runtime.tool_call_id, self.name, arguments, place)
 
     def _is_injected(self, name: str, value: Any) -> bool:
         """Tell whether an argument comes from LangGraph or langchain, not from whoever asked for the call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, No
 from langgraph_durable.errors import EffectConflict, EffectError, InvalidConfig
 
 if TYPE_CHECKING:
+    from langgraph_durable.effects.wrapper import ToolWrapper
     from langgraph_durable.saver import DurableSaver
 
 _DEFAULT = EffectPolicy()
@@ -215,6 +216,31 @@ class EffectLog:
     def replays(self, run_id: str | None = None) -> int:
         """Return how many effects were replayed in this process, in one run or in all."""
         return self._replays[run_id] if run_id is not None else self._replays.total()
+
+    # --- tools that one does not own ---
+
+    def tool_wrapper(
+        self,
+        policies: Mapping[str, EffectPolicy] | None = None,
+        *,
+        default: EffectPolicy = _DEFAULT,
+        trust_hints: bool = False,
+    ) -> ToolWrapper:
+        """Return what makes the bodies of a ToolNode's tools effects; see ToolWrapper for the arguments.
+
+        `ToolNode(tools, wrap_tool_call=wrapper.wrap_tool_call, awrap_tool_call=wrapper.awrap_tool_call)`.
+        """
+        from langgraph_durable.effects.wrapper import ToolWrapper
+
+        return ToolWrapper(self, policies, default=default, trust_hints=trust_hints)
+
+    def wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        """Run a tool call as an effect with the policy that trusts nothing, for `ToolNode(wrap_tool_call=...)`."""
+        return self.tool_wrapper().wrap_tool_call(request, execute)
+
+    async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Run a tool call as an effect; see `wrap_tool_call`."""
+        return await self.tool_wrapper().awrap_tool_call(request, execute)
 
     # --- raw code ---
 

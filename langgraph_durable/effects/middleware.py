@@ -1,0 +1,45 @@
+"""Effects in agents made by langchain's `create_agent`; needs the extra `[agents]`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware
+
+from langgraph_durable.effects.log import EffectLog
+from langgraph_durable.effects.policy import EffectPolicy
+from langgraph_durable.effects.wrapper import ToolWrapper
+
+_DEFAULT = EffectPolicy()
+
+
+class EffectMiddleware(AgentMiddleware[Any, Any]):
+    """Makes the bodies of an agent's tools effects. Put it last: the others' retries and changes come around it."""
+
+    def __init__(
+        self,
+        log: EffectLog,
+        policies: Mapping[str, EffectPolicy] | None = None,
+        *,
+        default: EffectPolicy = _DEFAULT,
+        trust_hints: bool = False,
+    ) -> None:
+        """Make the middleware.
+
+        Args:
+            log: Where the effects are kept: `EffectLog.from_saver(saver)`, of the agent's own checkpointer.
+            policies: By the tool's name.
+            default: For the other tools.
+            trust_hints: Whether tools' own hints may make `default` laxer; see ToolWrapper.
+        """
+        super().__init__()
+        self._wrapper = ToolWrapper(log, policies, default=default, trust_hints=trust_hints)
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Run a tool call as an effect."""
+        return self._wrapper.wrap_tool_call(request, handler)
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Run a tool call as an effect."""
+        return await self._wrapper.awrap_tool_call(request, handler)
