@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import StructuredTool, tool
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command, RetryPolicy
+from langgraph.types import Command, RetryPolicy, Send
 
 from langgraph_durable import (
+    READ_ONLY,
     DurableSaver,
     EffectLog,
     EffectPolicy,
@@ -43,7 +47,11 @@ from tests.vendor import Vendor
 
 CENTS = 500
 
-Kind = Literal["tool", "node", "raw"]
+Kind = Literal["tool", "node", "raw", "wrapped", "send", "agent", "subgraph", "stateful subgraph", "task"]
+IN_SUBGRAPHS = ("subgraph", "stateful subgraph")
+PUSHED = ("send", "agent", "task")
+"""Kinds whose tools run in tasks that were asked for one by one."""
+WITHOUT_TOOLS = ("node", "raw", "task")
 OnPoint = Literal["die", "stand still"]
 
 context = multiprocessing.get_context("forkserver")
@@ -175,8 +183,30 @@ def run(request: Request, pipe: Connection) -> None:
         questions = result.get("__interrupt__")
         if questions:
             pipe.send(("asked", questions[0].value))
+        elif request.kind not in WITHOUT_TOOLS and (problem := problem_of(result["messages"])):
+            pipe.send(("wrong messages", problem))
         else:
-            pipe.send(("finished", str(result["messages"][-1].content)))
+            pipe.send(("finished", " ".join(str(message.content) for message in result["messages"])))
+
+
+def problem_of(messages: Sequence[Any]) -> str | None:
+    """Say what is wrong with a conversation that a model would be given, if anything is."""
+    ids = [message.id for message in messages]
+    if None in ids or len(set(ids)) != len(ids):
+        return f"ids {ids}"
+    inputs = [message for message in messages if isinstance(message, HumanMessage)]
+    asked: list[Any] = []
+    answered: list[Any] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            answered.append(message.tool_call_id)
+            continue
+        # A turn that died is left as it is when the same input comes again: LangGraph drops the step.
+        if asked != answered and (answered or len(inputs) == 1):
+            return f"calls {asked}, answers {answered}"
+        answered = []
+        asked = [call["id"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    return None if asked == answered else f"calls {asked}, answers {answered}"
 
 
 def set_clock(seconds: float) -> None:
@@ -210,10 +240,14 @@ def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pip
     pipe.send(seen)
 
 
+_STEPS = {1: "asking put", 2: "result put", 3: "result put"}
+
+
 class _Points:
     """The points at which a worker can be made to die."""
 
     def __init__(self, request: Request, pipe: Connection) -> None:
+        self._kind = request.kind
         self._point = request.point
         self._on_point = request.on_point
         self._pipe = pipe
@@ -258,15 +292,23 @@ class _Points:
             point = {"issued": "issue", "completed": "complete"}.get(outcome.state)
             return self.around(point, lambda: move(db, effect_id, outcome, **kwargs))
 
+        kind = self._kind
+
         def _put(saver: Any, db: Any, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
-            # Step 1 is the checkpoint that asks for the effect, step 2 the one that has its result.
-            point = {1: "asking put", 2: "result put", 3: "result put"}.get(metadata["step"])
+            # Step 1 is the checkpoint that asks for the effect, step 2 the one that has its result. A function's
+            # tasks are asked for within its one step.
+            steps = {-1: "asking put", 0: "result put"} if kind == "task" else _STEPS
+            inside = bool(config["configurable"].get("checkpoint_ns"))
+            point = steps.get(metadata["step"]) if inside == (kind in IN_SUBGRAPHS) else None
             return self.around(point, lambda: put(saver, db, config, checkpoint, metadata, versions))
 
         def _put_writes(
             saver: Any, db: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
         ) -> Any:
-            point = "writes put" if "tools" in path else None
+            of_tool = "__pregel_push" in path if kind in PUSHED else "tools" in path
+            if kind in PUSHED:
+                of_tool = of_tool and "payment" in str(writes)
+            point = "writes put" if of_tool else None
             return self.around(point, lambda: put_writes(saver, db, config, writes, task_id, path))
 
         ops.claim_effect, ops.move_effect = claim_effect, move_effect
@@ -319,8 +361,10 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     def model(state: MessagesState) -> dict[str, Any]:
         # As a provider's: the message's id is new each time, the call's is not.
-        call = {"name": "pay", "args": args, "id": "call_1"}
-        return {"messages": [AIMessage("", id=f"ai-{uuid.uuid4()}", tool_calls=[call])]}
+        asked = [{"name": "pay", "args": args, "id": "call_1"}]
+        if request.kind == "send":
+            asked.append({"name": "look_up", "args": {"order": request.order}, "id": "call_2"})
+        return {"messages": [AIMessage("", id=f"ai-{uuid.uuid4()}", tool_calls=asked)]}
 
     def node(state: MessagesState) -> dict[str, Any]:
         return {"messages": [("assistant", str(pay(**args)))]}  # type: ignore[arg-type]
@@ -344,21 +388,154 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
                 await e.complete(await asyncio.to_thread(send, request.order, CENTS, e.vendor_key))
             return {"messages": [("assistant", str(e.result))]}
 
-    tools: Any
-    if request.kind == "tool":
-        tools = ToolNode([tool("pay")(apay if request.asynchronous else pay)])
-    elif request.kind == "node":
-        tools = anode if request.asynchronous else node
-    else:
-        tools = araw if request.asynchronous else raw
     again = RetryPolicy(
         initial_interval=0.1, backoff_factor=1.0, max_attempts=100, jitter=False, retry_on=EffectError
     )
+    retry = again if request.retry else None
+    if request.kind == "agent":
+        return _agent(request, saver, send, policy, again)
+    if request.kind == "task":
+        return _function(request, saver, apay if request.asynchronous else pay, args, retry)
+
+    def plain_pay(order: str, cents: int) -> dict[str, Any]:
+        """Pay for an order."""
+        return send(order, cents, current_effect().vendor_key)
+
+    async def plain_apay(order: str, cents: int) -> dict[str, Any]:
+        """Pay for an order."""
+        return await asyncio.to_thread(send, order, cents, current_effect().vendor_key)
+
+    tools: Any
+    if request.kind == "wrapped":
+        wrapper = EffectLog.from_saver(saver).tool_wrapper({"pay": policy})
+        own = StructuredTool.from_function(plain_pay, plain_apay, name="pay")
+        tools = ToolNode(
+            [own], wrap_tool_call=wrapper.wrap_tool_call, awrap_tool_call=wrapper.awrap_tool_call
+        )
+    elif request.kind == "node":
+        tools = anode if request.asynchronous else node
+    elif request.kind == "raw":
+        tools = araw if request.asynchronous else raw
+    else:
+        tools = ToolNode([tool("pay")(apay if request.asynchronous else pay), look_up])
+
+    def fan_out(state: MessagesState) -> list[Send]:
+        last: Any = state["messages"][-1]
+        alone = [last.model_copy(update={"tool_calls": [call]}) for call in last.tool_calls]
+        return [Send("tools", {"messages": [*state["messages"][:-1], message]}) for message in alone]
+
     builder = StateGraph(MessagesState)
     builder.add_node("model", model)
-    builder.add_node("tools", tools, retry_policy=again if request.retry else None)
+    builder.add_node("tools", tools, retry_policy=retry)
     builder.add_node("last", lambda state: {})
     builder.add_edge(START, "model")
-    builder.add_edge("model", "tools")
+    if request.kind == "send":
+        builder.add_conditional_edges("model", fan_out, ["tools"])
+    else:
+        builder.add_edge("model", "tools")
     builder.add_edge("tools", "last")
-    return builder.compile(checkpointer=saver)
+    if request.kind not in IN_SUBGRAPHS:
+        return builder.compile(checkpointer=saver)
+    outer = StateGraph(MessagesState)
+    stateful = True if request.kind == "stateful subgraph" else None
+    outer.add_node("inner", builder.compile(checkpointer=stateful))
+    outer.add_edge(START, "inner")
+    return outer.compile(checkpointer=saver)
+
+
+@tool
+def look_up(order: str) -> str:
+    """Look an order up."""
+    return f"looked up {order}"
+
+
+def _agent(
+    request: Request, saver: DurableSaver, send: Any, policy: EffectPolicy, again: RetryPolicy
+) -> Graph:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ToolRetryMiddleware
+
+    from langgraph_durable import EffectMiddleware
+
+    def pay(order: str, cents: int) -> dict[str, Any]:
+        """Pay for an order."""
+        return send(order, cents, current_effect().vendor_key)  # type: ignore[no-any-return]
+
+    async def apay(order: str, cents: int) -> dict[str, Any]:
+        """Pay for an order."""
+        return await asyncio.to_thread(pay, order, cents)
+
+    others: list[AgentMiddleware[Any, Any]] = [HumanInTheLoopMiddleware(interrupt_on={"other": True})]
+    if request.retry:
+        retries = ToolRetryMiddleware(
+            max_retries=100,
+            retry_on=(EffectError,),
+            on_failure="error",
+            initial_delay=0.1,
+            backoff_factor=0.0,
+            jitter=False,
+        )
+        others.append(retries)
+    made: Graph = create_agent(
+        _Model(order=request.order),
+        [StructuredTool.from_function(pay, apay), look_up],
+        middleware=[
+            *others,
+            EffectMiddleware(EffectLog.from_saver(saver), {"pay": policy, "look_up": READ_ONLY}),
+        ],
+        checkpointer=saver,
+    )
+    return made
+
+
+class _Model(BaseChatModel):
+    """Asks for a payment, and for something else beside it; then says what came of them."""
+
+    order: str
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    def _generate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        if isinstance(messages[-1], ToolMessage):
+            said = AIMessage(str([m.content for m in messages if isinstance(m, ToolMessage)]))
+        else:
+            pay = {"name": "pay", "args": {"order": self.order, "cents": CENTS}, "id": "call_1"}
+            look = {"name": "look_up", "args": {"order": self.order}, "id": "call_2"}
+            said = AIMessage("", id=f"ai-{uuid.uuid4()}", tool_calls=[pay, look])
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+
+def _function(request: Request, saver: DurableSaver, pay: Any, args: Any, retry: RetryPolicy | None) -> Graph:
+    """The functional API: the effect is a task's."""
+    made: Any
+    if request.asynchronous:
+
+        @task(retry_policy=retry)  # type: ignore[arg-type] # mypy takes it for the other overload
+        async def apaying() -> Any:
+            return await pay(**args)
+
+        @entrypoint(checkpointer=saver)
+        async def aworkflow(given: Any) -> Any:
+            return {"messages": [AIMessage(str(await apaying()))]}
+
+        made = aworkflow
+    else:
+
+        @task(retry_policy=retry)  # type: ignore[arg-type] # mypy takes it for the other overload
+        def paying() -> Any:
+            return pay(**args)
+
+        @entrypoint(checkpointer=saver)
+        def workflow(given: Any) -> Any:
+            return {"messages": [AIMessage(str(paying().result()))]}
+
+        made = workflow
+    function: Graph = made
+    return function

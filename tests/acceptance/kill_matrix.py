@@ -92,6 +92,13 @@ SETTINGS = (
     Setting("tool", "exit", "key"),
     Setting("node", "async", "call"),
     Setting("raw", "sync", "key"),
+    Setting("wrapped", "async", "call"),
+    Setting("send", "sync", "call"),
+    Setting("agent", "async", "call"),
+    Setting("agent", "exit", "thread"),
+    Setting("subgraph", "async", "call"),
+    Setting("stateful subgraph", "sync", "call"),
+    Setting("task", "async", "call"),
 )  # fmt: skip
 
 
@@ -133,7 +140,7 @@ def cells() -> Iterator[Cell]:
 
 def sample() -> list[Cell]:
     """Return some of the cells: each point, resume and setting is in several of them."""
-    return list(cells())[::29]
+    return list(cells())[::37]
 
 
 class Fault(Exception):
