@@ -1,117 +1,190 @@
-"""An agent is killed in the middle of a run, and another process finishes it: `make demo`.
+"""An agent pays an invoice, and is killed between the vendor's commit and the vendor's answer: `make demo`.
 
-The agent plans a trip with three tool calls. Its worker process is killed with SIGKILL (no clean-up, no last words)
-while the third tool is at work. A second process resumes from the checkpoint; what had finished does not run
-again. Then the thread's history is walked, a past checkpoint is replayed, and another is forked.
+A naive agent, resumed by another process, pays again. This one asks the vendor what became of the payment, and does
+not. Then it sends a receipt by e-mail and is killed in the same way; nobody can be asked what became of an e-mail, so
+a human is, who answers on the command line. In the end the thread tells what happened, step by step.
 
-The chat model is scripted, since a real one needs an account; the agent, its tools, the processes, the kill and
-the Postgres are real.
+The chat model is scripted, since a real one needs an account. The agents, the processes, the kills, the HTTP vendor
+that counts what it did, and the Postgres are real.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+import psycopg
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from psycopg.conninfo import make_conninfo
 
-from langgraph_durable import DurableSaver, embedded
+from langgraph_durable import (
+    DurableSaver,
+    EffectLog,
+    EffectRecord,
+    Happened,
+    NotHappened,
+    current_effect,
+    effect,
+    embedded,
+)
 
-IS_WORKER = sys.argv[1:2] == ["--worker"]
-CONFIG: RunnableConfig = {"configurable": {"thread_id": "trip-to-lisbon"}}
+ROLE = sys.argv[1] if len(sys.argv) > 1 else ""
+THREAD = "invoice-7"
+LEASE = timedelta(seconds=2)
+"""After which a process that gives no sign is taken for dead; by default 30 seconds."""
+CONFIG: RunnableConfig = {"configurable": {"thread_id": THREAD}}
 
-# --- the agent ---
-
-SCRIPT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
-    ("I will look for a flight.", [("find_flight", {"to": "Lisbon"})]),
-    ("Now a hotel, close to the river.", [("find_hotel", {"city": "Lisbon"})]),
-    ("Both look good, so I book them.", [("book", {"what": "TP 532, Hotel Tejo"})]),
-    ("You fly with TP 532 and stay at Hotel Tejo. Have a good trip!", []),
-]
-
-
-class ScriptedModel(BaseChatModel):
-    """Answers by the script: one line for each of its own messages so far."""
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        turn = sum(isinstance(message, AIMessage) for message in messages)
-        text, calls = SCRIPT[turn]
-        tool_calls = [{"name": name, "args": args, "id": f"call-{turn}-{name}"} for name, args in calls]
-        message = AIMessage(text, tool_calls=tool_calls, id=f"answer-{turn}")
-        return ChatResult(generations=[ChatGeneration(message=message)])
+# --- the outside world: pays and sends at once, and takes its time to say so ---
 
 
-def tell(what: str) -> None:
-    """Write down what this process does, where the demo counts it, and say it."""
-    with Path(os.environ["DEMO_JOURNAL"]).open("a") as journal:
-        journal.write(f"{what}\n")
-    print(what if IS_WORKER else f"   [this process] {what}", flush=True)
+class Vendor(BaseHTTPRequestHandler):
+    """POST /payments/ORDER and /emails/ADDRESS do it; GET tells what was done. Idempotency keys are ignored."""
+
+    done: dict[str, list[str]] = {}  # noqa: RUF012 (of all requests, on purpose)
+
+    def do_POST(self) -> None:
+        """Do it, say so on stdout, and answer a second later: time to kill whoever asked."""
+        self.done.setdefault(self.path, []).append(self.headers.get("Idempotency-Key", "none"))
+        number = f"{self.path.split('/')[1]} no. {len(self.done[self.path])}"
+        print(f"done: {self.path}", flush=True)
+        time.sleep(1)
+        self._answer(number)
+
+    def do_GET(self) -> None:
+        """Tell the keys of what was done."""
+        self._answer(self.done.get(self.path, []))
+
+    def _answer(self, what: Any) -> None:
+        body = json.dumps(what).encode()
+        try:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:
+            self.close_connection = True  # whoever asked is dead
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def be_vendor() -> None:
+    """Serve until stdin ends."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Vendor)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_address[1], flush=True)
+    sys.stdin.read()
+
+
+def ask_vendor(method: str, path: str, key: str = "") -> Any:
+    """Make a request of the vendor's."""
+    connection = HTTPConnection("127.0.0.1", int(os.environ["DEMO_VENDOR"]), timeout=30)
+    try:
+        connection.request(method, path, headers={"Idempotency-Key": key})
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+# --- the agents ---
+
+
+def find_payment(attempt: EffectRecord) -> Happened | NotHappened:
+    """Ask the vendor what became of an attempt whose answer never came."""
+    keys = ask_vendor("GET", f"/payments/{attempt.args['invoice']}")
+    print(
+        f"   [process {os.getpid()}] asks the vendor: did the attempt before take place? {bool(keys)}",
+        flush=True,
+    )
+    return Happened(f"payments no. {len(keys)}") if attempt.vendor_key in keys else NotHappened()
 
 
 @tool
-def find_flight(to: str) -> str:
-    """Find a flight."""
-    tell("tool find_flight")
-    return f"TP 532 to {to}, 08:15"
+@effect(verify=find_payment, lease=LEASE)
+def pay(invoice: str) -> str:
+    """Pay an invoice."""
+    answer: str = ask_vendor("POST", f"/payments/{invoice}", current_effect().vendor_key)
+    return answer
 
 
 @tool
-def find_hotel(city: str) -> str:
-    """Find a hotel."""
-    tell("tool find_hotel")
-    return f"Hotel Tejo, {city}"
+@effect(on_unknown="ask", lease=LEASE)
+def send_receipt(to: str) -> str:
+    """Send a receipt by e-mail."""
+    answer: str = ask_vendor("POST", f"/emails/{to}")
+    return answer
 
 
-@tool
-def book(what: str) -> str:
-    """Book something; takes a while."""
-    tell("tool book: started")
-    time.sleep(float(os.environ.get("DEMO_BOOKING_SECONDS", "0.2")))
-    tell("tool book: done")
-    return f"booked: {what}"
+@tool("pay")
+def pay_naively(invoice: str) -> str:
+    """Pay an invoice."""
+    answer: str = ask_vendor("POST", f"/payments/{invoice}")
+    return answer
 
 
-def build(saver: DurableSaver) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """Return the agent: a model node and a ToolNode, in a loop."""
+def build(saver: Any, tools: list[BaseTool], *plan: tuple[str, dict[str, Any]]) -> Any:
+    """Return an agent: a model, here one that follows a plan, and a ToolNode, in a loop."""
 
     def model(state: MessagesState) -> dict[str, Any]:
-        tell(f"model, turn {sum(isinstance(m, AIMessage) for m in state['messages']) + 1}")
-        return {"messages": [ScriptedModel().invoke(state["messages"])]}
+        turn = sum(isinstance(message, ToolMessage) for message in state["messages"])
+        if turn == len(plan):
+            return {"messages": [AIMessage("All done.")]}
+        name, args = plan[turn]
+        return {"messages": [AIMessage("", tool_calls=[{"name": name, "args": args, "id": f"call_{turn}"}])]}
 
     builder = StateGraph(MessagesState)
     builder.add_node("model", model)
-    builder.add_node("tools", ToolNode([find_flight, find_hotel, book]))
+    builder.add_node("tools", ToolNode(tools, handle_tool_errors=False))
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
     return builder.compile(checkpointer=saver)
 
 
-def work(conninfo: str) -> None:
-    """Run the agent in this process: from the start, or from wherever its thread is."""
+@contextmanager
+def opened(role: str, conninfo: str) -> Iterator[Any]:
+    """Open the saver, and make the agent, of one of the two kinds."""
+    if role == "naive":
+        from langgraph.checkpoint.postgres import PostgresSaver
+
+        with PostgresSaver.from_conn_string(
+            make_conninfo(conninfo, options="-c search_path=demo_naive")
+        ) as theirs:
+            theirs.setup()
+            yield build(theirs, [pay_naively], ("pay", {"invoice": "naive"}))
+        return
     with DurableSaver.from_conn_string(conninfo) as saver:
-        graph = build(saver)
+        saver.setup()
+        yield build(saver, [pay, send_receipt], ("pay", {"invoice": "7"}), ("send_receipt", {"to": "ann"}))
+
+
+def be_worker(role: str, conninfo: str) -> None:
+    """Run an agent: from the start, or from wherever its thread is."""
+    with opened(role, conninfo) as graph:
         begun = graph.get_state(CONFIG).created_at is not None
-        question = {"messages": [HumanMessage("Plan my trip to Lisbon", id="question")]}
-        graph.invoke(None if begun else question, CONFIG, durability="sync")
+        given = None if begun else {"messages": [HumanMessage("Pay invoice 7 and send Ann a receipt")]}
+        print(f"{'goes on with' if begun else 'starts'} the run", flush=True)
+        result = graph.invoke(given, CONFIG, durability="sync")
+        for asked in result.get("__interrupt__", ()):
+            print(f"waits for a human: {asked.value['question']}", flush=True)
+        if "__interrupt__" not in result:
+            print(f"the agent says: {result['messages'][-1].content}", flush=True)
 
 
 # --- the story ---
@@ -119,85 +192,111 @@ def work(conninfo: str) -> None:
 
 def title(text: str) -> None:
     """Print a heading."""
-    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 
-def start_worker(conninfo: str, booking_seconds: float) -> subprocess.Popen[str]:
-    """Start a process that runs `work`."""
-    command = [sys.executable, __file__, "--worker", conninfo]
-    environment = os.environ | {"DEMO_BOOKING_SECONDS": str(booking_seconds)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)  # noqa: S603
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Start a process of this very program."""
+    command = [sys.executable, __file__, *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: S603 (this file)
 
 
-def follow(worker: subprocess.Popen[str], kill_at: str | None = None) -> None:
-    """Print what a worker says, until it ends, or kill it when it says something."""
+def follow(worker: subprocess.Popen[str]) -> None:
+    """Print what a worker says, until it ends."""
     assert worker.stdout is not None  # noqa: S101
     for line in worker.stdout:
-        print(f"   [process {worker.pid}] {line.rstrip()}")
-        if line.strip() == kill_at:
-            worker.send_signal(signal.SIGKILL)
-            print(f"   [process {worker.pid}] killed with SIGKILL")
-    if worker.wait() != (-signal.SIGKILL if kill_at else 0):
-        sys.exit(f"the worker ended with status {worker.returncode}")
+        print(
+            line.rstrip() if line.startswith(" ") else f"   [process {worker.pid}] {line.rstrip()}",
+            flush=True,
+        )
+    worker.wait()
 
 
-def tell_story(conninfo: str) -> None:
-    """Run, kill, resume, look back, replay, fork."""
+def kill_when_done(role: str, conninfo: str, vendor: subprocess.Popen[str], path: str) -> None:
+    """Run an agent, and kill it when the vendor has done what it asks for, and has not answered yet."""
+    assert vendor.stdout is not None  # noqa: S101
+    worker = start(role, conninfo)
+    follower = threading.Thread(target=follow, args=(worker,))
+    follower.start()
+    while vendor.stdout.readline().strip() != f"done: {path}":
+        pass
+    worker.send_signal(signal.SIGKILL)
+    follower.join()
+    print(f"   [the vendor] did it, and has not answered yet\n   [process {worker.pid}] killed with SIGKILL")
+
+
+def command_line(*arguments: str) -> str:
+    """Run the package's command line as a person would; return what it prints."""
+    print(f"   $ python -m langgraph_durable {' '.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "langgraph_durable", *arguments]
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    print("".join(f"   {line}\n" for line in ended.stdout.rstrip().splitlines()), end="", flush=True)
+    return ended.stdout
+
+
+def tell_story(conninfo: str, vendor: subprocess.Popen[str]) -> None:
+    """Pay naively, pay once, ask a human, look back."""
+    title("1. A naive agent pays, and is killed before the vendor answers; another process goes on")
+    try:
+        import langgraph.checkpoint.postgres as _  # noqa: F401
+
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS demo_naive CASCADE")
+            connection.execute("CREATE SCHEMA demo_naive")
+            kill_when_done("naive", conninfo, vendor, "/payments/naive")
+            follow(start("naive", conninfo))
+            connection.execute("DROP SCHEMA demo_naive CASCADE")
+        print(f"   paid {len(ask_vendor('GET', '/payments/naive'))} times")
+    except ImportError:
+        print("   (not shown: pip install langgraph-checkpoint-postgres)")
+
+    title("2. Ours: the same kill, and the vendor is asked before anything is tried again")
+    kill_when_done("ours", conninfo, vendor, "/payments/7")
+    kill_when_done("ours", conninfo, vendor, "/emails/ann")
+    print(f"   paid {len(ask_vendor('GET', '/payments/7'))} time")
+
+    title(
+        "3. That process was killed as it sent an e-mail. Nobody can be asked whether it went out: a human decides"
+    )
+    follow(start("ours", conninfo))
     with DurableSaver.from_conn_string(conninfo) as saver:
-        saver.setup()
-        saver.delete_thread("trip-to-lisbon")  # of an earlier demo on the same server
-        graph = build(saver)
+        [pending] = EffectLog.from_saver(saver).pending(THREAD)
+    os.environ["DATABASE_URL"] = conninfo
+    command_line("interrupts")
+    note = "Ann has it"
+    command_line(
+        "effects", "resolve", pending.effect_id, "happened", "--result", '"emails no. 1"', "--note", note
+    )
+    follow(start("ours", conninfo))
+    print(f"   e-mails sent: {len(ask_vendor('GET', '/emails/ann'))}")
 
-        title("1. A process runs the agent, and is killed while the third tool is at work")
-        follow(start_worker(conninfo, booking_seconds=60), kill_at="tool book: started")
-        state = graph.get_state(CONFIG)
-        print(f"   left in Postgres: {len(state.values['messages'])} messages, next node {state.next}")
-
-        title("2. Another process resumes it")
-        follow(start_worker(conninfo, booking_seconds=0.2))
-        print(f"   answer: {graph.get_state(CONFIG).values['messages'][-1].content}")
-
-        title("3. What ran how often (only the killed tool was started twice)")
-        for what, times in Counter(Path(os.environ["DEMO_JOURNAL"]).read_text().splitlines()).items():
-            print(f"   {times} x {what}")
-
-        title("4. The history of the thread, newest first")
-        history = list(graph.get_state_history(CONFIG))
-        for snapshot in history:
-            metadata = snapshot.metadata or {}
-            print(
-                f"   {saver.get_ulid(snapshot.config)}  step {metadata.get('step'):>2}  "
-                f"{len(snapshot.values.get('messages', [])):>2} messages  next: {', '.join(snapshot.next) or '-'}"
-            )
-
-        title("5. Replay from the checkpoint before the last answer")
-        before_answer = next(s for s in history if s.next == ("model",))
-        replayed = graph.invoke(None, before_answer.config)
-        print(f"   the same answer again: {replayed['messages'][-1].content}")
-
-        title("6. Fork: the past with another hotel")
-        after_hotel = next(s for s in history if len(s.values.get("messages", [])) == 5)
-        hotel = after_hotel.values["messages"][-1].model_copy(update={"content": "Pensao Alfama, Lisbon"})
-        fork = graph.update_state(after_hotel.config, {"messages": [hotel]}, as_node="tools")
-        forked = graph.invoke(None, fork)
-        print(f"   in the fork the tool said: {forked['messages'][4].content}")
-        original = graph.get_state(history[0].config).values["messages"][4].content
-        print(f"   in the original it still says: {original}")
-        print(f"   checkpoints in the thread now: {sum(1 for _ in saver.list(CONFIG))}")
+    title("4. What happened in this thread")
+    command_line("timeline", THREAD)
 
 
 def main() -> None:
-    """Tell the story, or be one of its workers."""
-    if IS_WORKER:
-        work(sys.argv[2])
+    """Tell the story, or be one of its processes."""
+    if ROLE == "vendor":
+        be_vendor()
+        return
+    if ROLE:
+        be_worker(ROLE, sys.argv[2])
         return
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ["DEMO_JOURNAL"] = str(Path(directory, "journal"))
-        os.environ["DEMO_BOOKING_SECONDS"] = "0.2"
-        print("starting Postgres ...", flush=True)
-        with embedded.database() as conninfo:
-            tell_story(conninfo)
+    print("starting Postgres ...", flush=True)
+    with embedded.database() as conninfo:
+        with DurableSaver.from_conn_string(conninfo) as saver:
+            saver.setup()
+            saver.delete_thread(THREAD, force=True)  # of an earlier demo on the same server
+        vendor = start("vendor")
+        assert vendor.stdout is not None  # noqa: S101
+        os.environ["DEMO_VENDOR"] = vendor.stdout.readline().strip()
+        try:
+            tell_story(conninfo, vendor)
+        finally:
+            vendor.kill()
+            vendor.communicate()
     print(f"\ndone in {time.monotonic() - began:.1f} s")
 
 
