@@ -38,6 +38,7 @@ from langgraph_durable.errors import (
     ThreadExists,
     UnserializableValue,
 )
+from langgraph_durable.interrupts import PendingInterrupt, apending_interrupts, pending_interrupts
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 from langgraph_durable.saver import DurableSaver
 
@@ -71,6 +72,7 @@ __all__ = [
     "InvalidConfig",
     "NotHappened",
     "ParentPruned",
+    "PendingInterrupt",
     "PruneFailed",
     "PruneReport",
     "Removed",
@@ -83,6 +85,8 @@ __all__ = [
     "Undetermined",
     "UnserializableValue",
     "__version__",
+    "apending_interrupts",
     "current_effect",
     "effect",
+    "pending_interrupts",
 ]
