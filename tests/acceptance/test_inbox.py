@@ -345,3 +345,13 @@ async def test_an_effect_decided_out_of_band_leaves_its_question(saver: DurableS
     result = await drive.invoke(graph, None, thread())
     assert result["trail"] == ["paid"]
     assert await inbox(drive, saver) == []
+
+
+async def test_a_question_asked_again_is_as_old_as_it_was(saver: DurableSaver, drive: Drive) -> None:
+    graph = ask(saver, ignore)
+    await drive.invoke(graph, {"trail": []}, thread())
+    [first] = await inbox(drive, saver)
+    await drive.invoke(graph, None, thread())
+    [again] = await inbox(drive, saver)
+    assert again.asked_at == first.asked_at
+    assert again.age > first.age
