@@ -41,6 +41,7 @@ from langgraph_durable.errors import (
 from langgraph_durable.interrupts import PendingInterrupt, apending_interrupts, pending_interrupts
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 from langgraph_durable.saver import DurableSaver
+from langgraph_durable.timeline import TimelineEntry
 
 __version__ = "0.1.0"
 
@@ -82,6 +83,7 @@ __all__ = [
     "SweepReport",
     "ThreadDeleted",
     "ThreadExists",
+    "TimelineEntry",
     "Undetermined",
     "UnserializableValue",
     "__version__",

@@ -89,3 +89,45 @@ LIST_WAITING_IN_THREAD = Statement(
 
 # The effects that questions name, and which tasks asked about them.
 LIST_ASKED = Statement("SELECT effect_id, asked FROM {schema}.effects WHERE effect_id = ANY (%s::uuid[])")
+
+
+# --- what happened in a thread ---
+
+# A ULID is a namespace's own: two of them may have made the same at once, and stand on one page (WITH TIES).
+# The kinds of rows that a page of steps gives. Columns: kind, checkpoint_ns, checkpoint_id, then by kind
+#   STEP     parent_checkpoint_id, run_id, -, ulid, created_at, type, checkpoint, metadata_type, metadata, -
+#   WRITTEN  task_path, task_id, channel, -, stored_at, type, value, -, -, idx
+STEP, WRITTEN = range(2)
+
+LIST_STEPS = Statement("""
+WITH page AS MATERIALIZED (
+    SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, ulid, created_at, type, checkpoint,
+        metadata_type, metadata
+    FROM {schema}.checkpoints
+    WHERE thread_id = %(thread_id)s::text AND ulid IS NOT NULL AND ulid > %(after)s::uuid
+    ORDER BY ulid FETCH FIRST (%(size)s::int) ROWS WITH TIES
+)
+SELECT 0, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, NULL::text, ulid, created_at, type, checkpoint,
+    metadata_type, metadata, NULL::int
+FROM page
+UNION ALL
+SELECT 1, p.checkpoint_ns, p.checkpoint_id, w.task_path, w.task_id, w.channel, NULL,
+    coalesce(w.stored_at, p.created_at), w.type, w.value, NULL, NULL, w.idx
+FROM page p CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.writes w
+    WHERE w.thread_id = %(thread_id)s::text AND w.checkpoint_ns = p.checkpoint_ns
+    AND w.checkpoint_id = p.checkpoint_id
+    OFFSET 0
+) w
+""")
+
+# The arguments go with what begins an attempt, and with nothing else.
+LIST_THREAD_EVENTS = Statement("""
+SELECT v.at, v.number, v.from_state, v.to_state, v.attempt, v.actor, v.reason, e.effect_id, e.tool, e.tool_call_id,
+    e.checkpoint_ns, e.checkpoint_id, e.run_id, CASE WHEN v.to_state IN ('claimed', 'issued') THEN e.input_type END,
+    CASE WHEN v.to_state IN ('claimed', 'issued') THEN e.input END
+FROM {schema}.effects e JOIN {schema}.effect_events v USING (effect_id)
+WHERE e.thread_id = %(thread_id)s::text
+AND (v.at, v.number) > (%(after_at)s::timestamptz, %(after_number)s::bigint)
+ORDER BY v.at, v.number LIMIT %(size)s::int
+""")

@@ -172,6 +172,11 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
     "LIST_ONE_IN_THREAD": (_listing, 10, 200),
     "GET_DELTA_HISTORY": (_history, 32 + 10, 120),
     "FIND_BY_ULID": (_by_ulid, 2, 20),
+    "LIST_STEPS": (
+        lambda t, n: {"thread_id": t, "after": f"{max(n - 32, 0):032x}", "size": 32},
+        32 * 5,
+        32 * 4 * 4,
+    ),
     "FIND_ULID": (lambda t, n: {"thread_id": t, "checkpoint_id": f"id-{n}", "checkpoint_ns": ""}, 2, 200),
 }
 
