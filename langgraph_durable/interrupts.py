@@ -8,6 +8,7 @@ while the run that was given its answer goes on, and if that run dies; `graph.ge
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -164,11 +165,13 @@ class _Questions:
             effect_id = _effect_named(found.question)
             # The log remembers each question as task/fence/number.
             tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
-            of_log = effect_id is not None and not tasks.isdisjoint(self._tasks[key])
-            yield replace(found, effect_id=show_ulid(effect_id)) if of_log else found
+            if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
+                yield replace(found, effect_id=show_ulid(effect_id))
+            else:
+                yield found
 
 
-def _effect_named(question: Any) -> Any:
+def _effect_named(question: Any) -> uuid.UUID | None:
     named = question.get("effect") if isinstance(question, dict) else None
     return parse_ulid(named) if isinstance(named, str) else None
 

@@ -182,6 +182,26 @@ async def test_questions_of_subgraphs_are_told_once(
     assert [e.phase for e in told].count("ended") == 1
 
 
+async def test_what_was_stored_late_stands_where_it_belongs(
+    saver: DurableSaver, conninfo: str, drive: Drive
+) -> None:
+    inner = agent(None, [], AIMessage("from inside"))
+    builder = StateGraph(MessagesState)
+    builder.add_node("inner", inner)
+    builder.add_sequence([("after", lambda state: {"messages": [AIMessage("from outside")]})])
+    builder.add_edge(START, "inner")
+    builder.add_edge("inner", "after")
+    await drive.invoke(builder.compile(checkpointer=saver), GIVEN, thread())
+    whole = phases(await trail(drive, saver))
+    assert whole == ["run_started", "model_answered", "model_answered", "ended"]
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(f"UPDATE {SCHEMA}.writes SET stored_at = stored_at + interval '1 minute'")
+    late = await trail(drive, saver)
+    assert phases(late) == whole
+    said = [e.payload["content"] for e in late if e.phase == "model_answered"]
+    assert said == ["from inside", "from outside"]
+
+
 @pytest.mark.parametrize("checkpointer", [None, True])
 async def test_an_agent_in_a_graph(
     checkpointer: Checkpointer, saver: DurableSaver, drive: Drive, world: World
@@ -312,6 +332,8 @@ async def test_pages_change_nothing(
     left = await trail(drive, saver)
     assert [e.phase for e in left if e.phase in STEPS] == ["step"]
     assert len([e for e in left if e.phase == "tool_ended"]) == 9
+    saver.delete_thread("thread")
+    assert phases(await trail(drive, saver)).count("tool_ended") == 9
 
 
 async def test_reading_goes_on_beside_writing(saver: DurableSaver, drive: Drive) -> None:
