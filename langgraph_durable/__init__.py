@@ -40,8 +40,10 @@ from langgraph_durable.errors import (
     ThreadExists,
     UnserializableValue,
 )
+from langgraph_durable.interrupts import PendingInterrupt, apending_interrupts, pending_interrupts
 from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
 from langgraph_durable.saver import DurableSaver
+from langgraph_durable.timeline import TimelineEntry
 
 if TYPE_CHECKING:
     from langgraph_durable.effects.middleware import EffectMiddleware
@@ -77,6 +79,7 @@ __all__ = [
     "InvalidConfig",
     "NotHappened",
     "ParentPruned",
+    "PendingInterrupt",
     "PruneFailed",
     "PruneReport",
     "Removed",
@@ -86,11 +89,14 @@ __all__ = [
     "SweepReport",
     "ThreadDeleted",
     "ThreadExists",
+    "TimelineEntry",
     "Undetermined",
     "UnserializableValue",
     "__version__",
+    "apending_interrupts",
     "current_effect",
     "effect",
+    "pending_interrupts",
 ]
 
 

@@ -175,6 +175,36 @@ ORDER BY e.effect_id LIMIT %(limit)s::bigint
 """
 )
 
+# Those that the tasks of a checkpoint asked for; of a root graph's, also those that the subgraphs asked for which its
+# tasks called, as long as their checkpoints are there. An effect has its task's namespace: the graphs around that are
+# its prefixes.
+LIST_CHECKPOINT_EFFECTS = Statement(
+    """
+WITH target AS MATERIALIZED (
+    SELECT coalesce(%(checkpoint_id)s::text, (
+        SELECT checkpoint_id FROM {schema}.checkpoints
+        WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = %(checkpoint_ns)s::text AND ulid IS NOT NULL
+        ORDER BY ulid DESC LIMIT 1
+    )) AS checkpoint_id
+)
+SELECT"""
+    + _COLUMNS
+    + """FROM target t JOIN {schema}.effects e ON e.thread_id = %(thread_id)s::text
+WHERE e.checkpoint_id = t.checkpoint_id
+AND (%(checkpoint_ns)s::text = '' OR starts_with(e.checkpoint_ns, %(checkpoint_ns)s::text || '|'))
+OR %(checkpoint_ns)s::text = '' AND e.checkpoint_id <> t.checkpoint_id AND EXISTS (
+    SELECT FROM string_to_array(e.checkpoint_ns, '|') AS parts
+    CROSS JOIN LATERAL generate_series(1, cardinality(parts)) AS n CROSS JOIN LATERAL (
+        SELECT root_checkpoint_id FROM {schema}.checkpoints c
+        WHERE c.thread_id = e.thread_id AND c.checkpoint_ns = array_to_string(parts[:n], '|')
+        AND c.checkpoint_id = e.checkpoint_id
+        LIMIT 1
+    ) c WHERE c.root_checkpoint_id = t.checkpoint_id
+)
+ORDER BY e.effect_id
+"""
+)
+
 # Of threads that are deleted, and of effects that ended long ago: the key and the hashes stay, so that nothing happens
 # twice for it. What nobody has decided on yet keeps its arguments.
 EXPIRE = Statement("""

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from ulid import ULID
 
 from langgraph_durable import _effect_statements as sql
+from langgraph_durable._checkpoints import resolve_checkpoint_id
+from langgraph_durable._config import CheckpointRef
 from langgraph_durable._database import Database, Row, Session
 from langgraph_durable._effect_records import TRANSITIONS, State
 from langgraph_durable._rows import Encoded
@@ -289,6 +291,18 @@ async def list_effects(
         "limit": limit,
     }
     return _effects(await db.fetch(sql.LIST_EFFECTS, params))
+
+
+async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[EffectRow]:
+    """Fetch the effects that the tasks of a checkpoint asked for, the latest one's if `ref` names none.
+
+    Round trips: 1; 2 if the checkpoint is named by a ULID.
+    """
+    checkpoint_id = ref.checkpoint_id
+    if checkpoint_id is not None:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
+    params = {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "checkpoint_id": checkpoint_id}
+    return _effects(await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params))
 
 
 async def list_events(db: Database, effect_id: uuid.UUID) -> list[Row]:

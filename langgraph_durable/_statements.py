@@ -206,7 +206,7 @@ LIMIT 1
 """)
 
 _PUT_WRITES: LiteralString = """
-INSERT INTO {schema}.writes (
+INSERT INTO {schema}.writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value
 )
 SELECT %s::text, %s::text, %s::text, %s::text, %s::text, w.idx, w.channel, w.type, w.value
@@ -219,7 +219,11 @@ PUT_WRITES_FIRST_WINS = Statement(_PUT_WRITES + "DO NOTHING")
 PUT_WRITES_LAST_WINS = Statement(
     _PUT_WRITES
     + """DO UPDATE SET
-    task_path = excluded.task_path, channel = excluded.channel, type = excluded.type, value = excluded.value
+    task_path = excluded.task_path, channel = excluded.channel, type = excluded.type, value = excluded.value,
+    stored_at = CASE
+        WHEN (stored.channel, stored.type, stored.value) = (excluded.channel, excluded.type, excluded.value)
+        THEN stored.stored_at ELSE excluded.stored_at
+    END
 """
 )
 
@@ -652,7 +656,7 @@ WITH taken AS MATERIALIZED (
     FROM {schema}.segments, taken WHERE thread_id = %(source)s::text AND NOT taken
 ), w AS (
     INSERT INTO {schema}.writes
-    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, task_id, idx, task_path, channel, type, value
+    SELECT %(target)s::text, checkpoint_ns, checkpoint_id, task_id, idx, task_path, channel, type, value, stored_at
     FROM {schema}.writes, taken WHERE thread_id = %(source)s::text AND NOT taken
     ON CONFLICT DO NOTHING
 ), p AS (

@@ -14,6 +14,7 @@ import psycopg
 
 from langgraph_durable import __version__
 from langgraph_durable._cli_effects import add_effects_commands
+from langgraph_durable._cli_reading import add_reading_commands
 from langgraph_durable.errors import DurableError
 from langgraph_durable.reports import Removed, SweepProgress
 from langgraph_durable.saver import DurableSaver
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_database_option(command)
 
     add_effects_commands(commands, add_options)
+    add_reading_commands(commands, add_options)
     return parser
 
 

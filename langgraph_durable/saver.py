@@ -35,8 +35,10 @@ from langgraph_durable._connections import (
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
+from langgraph_durable._timeline import Timeline
 from langgraph_durable.errors import InvalidConfig
 from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
+from langgraph_durable.timeline import TimelineEntry
 
 
 class DurableSaver(SaverOperations):
@@ -342,6 +344,20 @@ class DurableSaver(SaverOperations):
     ) -> AsyncIterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first; see `list`."""
         return self._listing(config, filter, before, limit).aiterate(self._adb)
+
+    def timeline(self, thread_id: str) -> Iterator[TimelineEntry]:
+        """Iterate over what happened in a thread, oldest first, fetched in pages; an unknown thread has nothing.
+
+        No connection is held between pages. What is told, and in which order: see `langgraph_durable.timeline`.
+
+        Raises:
+            InvalidConfig: `thread_id` cannot be used.
+        """
+        return Timeline(self.serde, thread_id).iterate(self._db)
+
+    def atimeline(self, thread_id: str) -> AsyncIterator[TimelineEntry]:
+        """Iterate over what happened in a thread, oldest first; see `timeline`."""
+        return Timeline(self.serde, thread_id).aiterate(self._adb)
 
     # --- delete ---
 

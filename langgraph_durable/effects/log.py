@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.runnables import RunnableConfig
 from psycopg import AsyncCursor, Cursor
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._config import require_limit, require_text
+from langgraph_durable._config import checkpoint_ref, require_limit, require_text
 from langgraph_durable._database import Database, run_now
 from langgraph_durable._effect_records import TRANSITIONS, EffectEvent, EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
@@ -417,6 +418,31 @@ class EffectLog:
             limit=require_limit(limit),
         )
         return [self._record(row) for row in rows]
+
+    def for_checkpoint(self, config: RunnableConfig) -> Sequence[EffectRecord]:
+        """Return the effects that belong to a checkpoint: those its tasks asked for, oldest first.
+
+        To a root graph's belong those of the subgraphs, too, that its tasks called, until their checkpoints are
+        pruned. An effect belongs to one checkpoint: the first that asked for it, or, of an effect that failed,
+        waited for a human or lost its owner before anything was sent, the last that attempted it. A replay records
+        nothing, so a fork whose tasks were given outcomes of another branch shows none of them, only what it attempted
+        itself; `saver.timeline` shows replays whose messages carry the mark.
+
+        Args:
+            config: Names the checkpoint, by id or ULID, such as a snapshot's of `get_state_history`; without an id,
+                the latest of its namespace.
+
+        Raises:
+            InvalidConfig: `config` names no thread.
+        """
+        return run_now(self._for_checkpoint(self._saver._db, config))
+
+    async def afor_checkpoint(self, config: RunnableConfig) -> Sequence[EffectRecord]:
+        """Return the effects that belong to a checkpoint; see `for_checkpoint`."""
+        return await self._for_checkpoint(self._saver._adb, config)
+
+    async def _for_checkpoint(self, db: Database, config: RunnableConfig) -> Sequence[EffectRecord]:
+        return [self._record(row) for row in await ops.list_checkpoint_effects(db, checkpoint_ref(config))]
 
     def pending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
         """Return the effects that need a decision: unknown ones, and those whose owner's lease ran out."""

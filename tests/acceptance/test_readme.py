@@ -27,10 +27,11 @@ def test_the_readmes_code_runs(empty_conninfo: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    first, second, freed, waiting = ended.stdout.splitlines()
+    first, second, freed, waiting, phases = ended.stdout.splitlines()
     assert (first, second) == ("Message 1, noted.", "Message 3, noted.")
     assert freed.endswith(" bytes could go")
     assert waiting == "0 effects wait for a decision"
+    assert phases == "['step', 'ended']"  # all that compaction has left
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test", "make check", "make bench", "make help"])

@@ -9,14 +9,14 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import _effect_statements, _statements
+from langgraph_durable import _effect_statements, _reading_statements, _statements
 from langgraph_durable._statements import Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
 STATEMENTS = {
     name: s
-    for module in (_statements, _effect_statements)
+    for module in (_statements, _effect_statements, _reading_statements)
     for name, s in vars(module).items()
     if isinstance(s, Statement)
 }
@@ -50,6 +50,10 @@ SELECT thread_id, sha256((thread_id || c)::bytea), '\\x00' FROM planned;
 INSERT INTO {schema}.writes
 SELECT thread_id, '', 'id-' || c, 'task', idx, '', 'a', 'msgpack', decode(repeat('00', 100), 'hex')
 FROM planned, generate_series(0, 2) AS idx;
+
+INSERT INTO {schema}.writes
+SELECT thread_id, '', 'id-' || c, 'asks', -3, '', '__interrupt__', 'msgpack', decode('80', 'hex')
+FROM planned WHERE c = 2 OR c = {each} AND thread_id LIKE '%%5';
 
 INSERT INTO {schema}.tombstones
 SELECT 'deleted-' || t, lpad(to_hex(t), 32, '0')::uuid FROM generate_series(1, {threads}) AS t;
@@ -168,6 +172,11 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
     "LIST_ONE_IN_THREAD": (_listing, 10, 200),
     "GET_DELTA_HISTORY": (_history, 32 + 10, 120),
     "FIND_BY_ULID": (_by_ulid, 2, 20),
+    "LIST_STEPS": (
+        lambda t, n: {"thread_id": t, "after": f"{max(n - 32, 0):032x}", "size": 32},
+        32 * 5,
+        32 * 4 * 4,
+    ),
     "FIND_ULID": (lambda t, n: {"thread_id": t, "checkpoint_id": f"id-{n}", "checkpoint_ns": ""}, 2, 200),
 }
 
@@ -240,6 +249,21 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
     values = [n for n in nodes(plan) if n.get("Relation Name") in TABLES - {"checkpoints"}]
     assert values
     assert all("Index" in scan["Node Type"] for scan in values)
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.parametrize(("name", "threads"), [("LIST_WAITING", 10), ("LIST_WAITING_IN_THREAD", 1)])
+def test_an_inbox_page_walks_no_further_than_it_is_full(
+    filled: str, name: str, threads: int, mode: str
+) -> None:
+    parameters = {"after": "thread-1", "size": 10, "thread_id": "thread-15"}
+    with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
+        plan = plan_of(connection, name, parameters)
+    assert plan["Actual Rows"] == threads
+    scans = [node for node in nodes(plan) if node.get("Relation Name") in TABLES]
+    assert all(scan["Node Type"] != "Seq Scan" for scan in scans)
+    # One thread in ten waits; a thread's latest checkpoint, and its question, or that it has none there.
+    assert sum(looked_at(scan) for scan in scans) <= threads * 10 * 4 + 20
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])

@@ -1,0 +1,77 @@
+"""A payment whose answer is lost: the next run asks the vendor before anything is tried again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolCall
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from langgraph_durable import (
+    DurableSaver,
+    EffectLog,
+    EffectRecord,
+    Happened,
+    NotHappened,
+    current_effect,
+    effect,
+    embedded,
+)
+
+VENDOR: dict[str, str] = {}
+"""Stands in for a payment service: idempotency key -> receipt."""
+LOST = [TimeoutError("the vendor's answer never came")]
+
+
+def find_charge(attempt: EffectRecord) -> Happened | NotHappened:
+    """Ask the vendor what became of an attempt."""
+    receipt = VENDOR.get(attempt.vendor_key)
+    return Happened(receipt) if receipt else NotHappened()
+
+
+@tool
+@effect(verify=find_charge)
+def charge(invoice: str, cents: int) -> str:
+    """Charge the customer's card."""
+    print("   the vendor is asked to charge")
+    VENDOR[current_effect().vendor_key] = f"{invoice}: {cents} cents"
+    if LOST:
+        raise LOST.pop()  # after the money moved
+    return VENDOR[current_effect().vendor_key]
+
+
+def model(state: MessagesState) -> dict[str, Any]:
+    """Ask for the tool, as a chat model would."""
+    call = ToolCall(name="charge", args={"invoice": "INV-7", "cents": 4200}, id="call-1")
+    return {"messages": [AIMessage("", tool_calls=[call])]}
+
+
+def main() -> None:
+    """Pay, lose the answer, run again."""
+    config: RunnableConfig = {"configurable": {"thread_id": "effect-verify"}}
+    with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
+        saver.setup()
+        saver.delete_thread("effect-verify", force=True)
+        builder = StateGraph(MessagesState)
+        builder.add_node("model", model)
+        builder.add_node("tools", ToolNode([charge], handle_tool_errors=False))
+        builder.add_edge(START, "model")
+        builder.add_edge("model", "tools")
+        builder.add_edge("tools", END)
+        graph: Any = builder.compile(checkpointer=saver)
+        try:
+            graph.invoke({"messages": [("user", "pay invoice 7")]}, config)
+        except TimeoutError as exc:
+            print("the run failed:", exc)
+        print("run again, the tool said:", graph.invoke(None, config)["messages"][-1].content)
+        print("charges at the vendor:", len(VENDOR))
+        *_, paid = EffectLog.from_saver(saver).list(thread_id="effect-verify", state="completed")
+        for event in EffectLog.from_saver(saver).history(paid.effect_id):
+            print(f"   {event.from_state or 'nothing'} -> {event.to_state}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What to keep of old threads: pruned, copied, erased with a receipt, swept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, MessagesState, StateGraph
+
+from langgraph_durable import DurableSaver, embedded
+
+
+def reply(state: MessagesState) -> dict[str, Any]:
+    """Stand in for a model."""
+    return {"messages": [("ai", "noted " * 50)]}
+
+
+def main() -> None:
+    """Fill a thread, and make it small again."""
+    long: RunnableConfig = {"configurable": {"thread_id": "retention"}}
+    with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
+        saver.setup()
+        for name in ("retention", "retention-copy"):
+            saver.delete_thread(name)
+        builder = StateGraph(MessagesState)
+        builder.add_node("reply", reply)
+        builder.add_edge(START, "reply")
+        graph: Any = builder.compile(checkpointer=saver)
+        for turn in range(10):
+            graph.invoke({"messages": [("user", f"turn {turn}")]}, long)
+
+        would = saver.prune(["retention"], keep_last=2, dry_run=True)
+        print(f"a prune would remove {would.total.total_bytes} bytes")
+        done = saver.prune(["retention"], keep_last=2)
+        print(f"it removed {done.total.rows['checkpoints']} checkpoints")
+        print(f"messages that are left: {len(graph.get_state(long).values['messages'])}")
+
+        saver.copy_thread("retention", "retention-copy")
+        receipt = saver.erase("retention-copy")
+        print(f"erased {receipt.thread_id}: {receipt.removed.total_rows} rows, receipt {receipt.ulid}")
+
+        # Every thread, one small transaction each; dry, since the server may be yours.
+        swept = saver.sweep(older_than=timedelta(days=90), dry_run=True)
+        print(f"a sweep would remove {swept.removed.total_rows} rows of {swept.threads_seen} threads")
+
+
+if __name__ == "__main__":
+    main()
