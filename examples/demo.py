@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -228,7 +229,7 @@ def kill_when_done(role: str, conninfo: str, vendor: subprocess.Popen[str], path
 
 def command_line(*arguments: str) -> str:
     """Run the package's command line as a person would; return what it prints."""
-    print(f"   $ python -m langgraph_durable {' '.join(arguments)}", flush=True)
+    print(f"   $ python -m langgraph_durable {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "langgraph_durable", *arguments]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
     print("".join(f"   {line}\n" for line in ended.stdout.rstrip().splitlines()), end="", flush=True)

@@ -7,11 +7,17 @@ import sys
 import pytest
 
 from tests.acceptance.driving import Drive
+from tests.acceptance.effect_graphs import World
 
 
 @pytest.fixture(params=["sync", "async"])
 def drive(request: pytest.FixtureRequest) -> Drive:
     return Drive(asynchronous=request.param == "async")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

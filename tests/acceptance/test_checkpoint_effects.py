@@ -13,16 +13,11 @@ from langgraph.types import Checkpointer, StateSnapshot
 
 from langgraph_durable import DurableSaver, EffectLog, EffectRecord, InvalidConfig, effect
 from tests.acceptance.driving import Drive, thread
+from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind
 from tests.acceptance.graphs import Graph, Steps
-from tests.acceptance.test_effect_cases import GIVEN, World, agent, calls, made, remind
 from tests.effects import SCHEMA
 
 pytestmark = pytest.mark.context
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 async def of(drive: Drive, saver: DurableSaver, config: Any) -> list[Any]:

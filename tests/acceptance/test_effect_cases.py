@@ -45,12 +45,6 @@ from tests.acceptance.effect_graphs import (
 from tests.acceptance.graphs import Graph
 from tests.samples import Observer, await_until, wait_until
 
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 # --- which call is it? ---
 
 

@@ -25,10 +25,7 @@ from tests.acceptance.effect_graphs import (
 )
 from tests.acceptance.graphs import Graph
 
-
-@pytest.fixture
-def world() -> World:
-    return World()
+pytestmark = pytest.mark.context
 
 
 async def test_a_question_of_ours_does_not_shift_the_tools_own(

@@ -36,12 +36,9 @@ from tests.acceptance.effect_graphs import GIVEN, World, answer, before_tools, c
 from tests.acceptance.graphs import Graph
 from tests.samples import await_until
 
+pytestmark = pytest.mark.context
+
 Kind = Literal["node", "agent", "agent with others"]
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 class ScriptedModel(GenericFakeChatModel):

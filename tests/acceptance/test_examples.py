@@ -41,6 +41,11 @@ SHOWN = {
         "mails that were sent: 1",
         "unknown -> completed, by human",
     ],
+    "middleware": [
+        "the run failed: ",
+        "run again, the agent says: Done: charged INV-7.",
+        "charges: 1",
+    ],
     "transaction": [
         "run again: 12A is Ann's",
         "and anew: found done: 12A is Ann's",

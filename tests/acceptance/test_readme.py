@@ -54,12 +54,11 @@ def test_the_demo_tells_its_story(empty_conninfo: str) -> None:
     assert ended.returncode == 0, ended.stderr
     for line in (
         "killed with SIGKILL",
-        "left in Postgres: 6 messages, next node ('tools',)",
-        "1 x tool find_flight",
-        "2 x tool book: started",
-        "1 x tool book: done",
-        "the same answer again: You fly with TP 532 and stay at Hotel Tejo. Have a good trip!",
-        "in the fork the tool said: Pensao Alfama, Lisbon",
-        "in the original it still says: Hotel Tejo, Lisbon",
+        "paid 2 times",
+        "asks the vendor: did the attempt before take place? True",
+        "paid 1 time\n",
+        "waits for a human: Did send_receipt take place?",
+        "e-mails sent: 1",
+        "tool ended      send_receipt completed",
     ):
         assert line in ended.stdout, ended.stdout

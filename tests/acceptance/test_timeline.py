@@ -18,6 +18,7 @@ from langgraph.types import Checkpointer, Command, interrupt
 
 from langgraph_durable import DurableSaver, InvalidConfig, TimelineEntry, effect
 from tests.acceptance.driving import Drive, interrupts, thread
+from tests.acceptance.effect_graphs import GIVEN, World, agent, answer, calls, made, remind
 from tests.acceptance.graphs import (
     Graph,
     NodeError,
@@ -30,15 +31,9 @@ from tests.acceptance.graphs import (
     workflow,
 )
 from tests.acceptance.subgraphs import nested
-from tests.acceptance.test_effect_cases import GIVEN, World, agent, answer, calls, made, remind
 from tests.effects import SCHEMA
 
 pytestmark = pytest.mark.context
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 async def trail(drive: Drive, saver: DurableSaver, thread_id: str = "thread") -> list[TimelineEntry]:
