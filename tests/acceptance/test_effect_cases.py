@@ -45,6 +45,8 @@ from tests.acceptance.effect_graphs import (
 from tests.acceptance.graphs import Graph
 from tests.samples import Observer, await_until, wait_until
 
+pytestmark = pytest.mark.context
+
 # --- which call is it? ---
 
 

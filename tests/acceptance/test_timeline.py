@@ -237,8 +237,7 @@ async def test_lost_found_and_asked(saver: DurableSaver, drive: Drive, world: Wo
         "task_failed",
         "interrupted",
         "resumed",
-        "tool_ended",
-        "resumed",
+        "tool_ended",  # by the human, whose answer is spent on it
         "tool_answered",
         "model_answered",
         "ended",
