@@ -28,6 +28,7 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_durable._config import CheckpointRef, indexable, require_text
@@ -37,9 +38,11 @@ from langgraph_durable._rows import (
     StoredCheckpoint,
     StoredHistory,
     StoredSeed,
+    StoredValue,
     StoredWrite,
     WriteRow,
 )
+from langgraph_durable._segments import EncodedValue, SegmentedValue, encode_segments, join
 from langgraph_durable._ulids import derive_ulid
 from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
 
@@ -54,6 +57,7 @@ _INLINE_CHARACTERS = 256
 def encode_checkpoint(
     serde: SerializerProtocol,
     filter_keys: Collection[str] | None,
+    hash_key: bytes | None,
     ref: CheckpointRef,
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -65,6 +69,7 @@ def encode_checkpoint(
     Args:
         serde: The saver's serializer, as it is now.
         filter_keys: Metadata keys readable in the database; None for all that jsonb can hold.
+        hash_key: What the hashes of segments are keyed with, if with anything.
         ref: What `config` points at: the thread, the namespace, and the parent's id.
         config: As given to `put`; its metadata and configurable keys join the checkpoint's.
         checkpoint: As given to `put`.
@@ -83,15 +88,15 @@ def encode_checkpoint(
         if channel in channel_versions:
             (inline if _is_small(value) else large)[channel] = value
 
-    def encode_value(channel: str) -> Encoded:
-        return encode(serde, large[channel], f"channel {channel!r} of {where}")
+    def encode_large(channel: str) -> EncodedValue:
+        return encode_value(serde, hash_key, large[channel], f"channel {channel!r} of {where}")
 
-    def encode_kept(parent: Encoded, channel: str, version: str) -> Encoded | None:
+    def encode_kept(parent: Encoded, channel: str, version: str) -> EncodedValue | None:
         what = f"channel {channel!r} of the parent of {where}"
         inside = decode(serde, parent, what)
         if str(inside["channel_versions"].get(channel)) != version or channel not in inside["channel_values"]:
             return None
-        return encode(serde, inside["channel_values"][channel], what)
+        return encode_value(serde, hash_key, inside["channel_values"][channel], what)
 
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
@@ -119,8 +124,8 @@ def encode_checkpoint(
         },
         kept=kept if ref.checkpoint_id is not None else {},
         delta_channels=deltas,
-        values={c: encode_value(c) for c in large if c in new_versions},
-        encode_value=encode_value,
+        values={c: encode_large(c) for c in large if c in new_versions},
+        encode_value=encode_large,
         encode_kept=encode_kept,
     )
 
@@ -153,7 +158,7 @@ def decode_checkpoint(
             raise CheckpointCorrupted(
                 f"the value of channel {channel!r} at version {version!r} is not stored: {where}"
             )
-        values[channel] = decode(serde, stored.values[channel], f"channel {channel!r}, {where}")
+        values[channel] = decode_value(serde, stored.values[channel], f"channel {channel!r}, {where}")
     if stored.parent_sends:
         values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
         versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
@@ -275,7 +280,7 @@ def decode_history(
     task_id = ""
     writes: list[PendingWrite] = []
     try:  # around all of them, and their names put into words only if one fails: there may be thousands
-        for _, _, _, task_id, _, _, kind, data, _ in history.writes:
+        for _, _, _, task_id, _, _, kind, data, *_ in history.writes:
             writes.append((task_id, channel, _decode(serde, (kind, data))))
     except Exception as exc:
         raise _unreadable(f"a write of task {task_id!r} to {channel!r}, {where}", exc) from exc
@@ -283,7 +288,7 @@ def decode_history(
     if (seed := history.seed) is not None:
         what = f"the value of channel {channel!r} at its ancestor {seed.checkpoint_id!r}, {where}"
         if seed.value is not None:
-            decoded["seed"] = decode(serde, seed.value, what)
+            decoded["seed"] = decode_value(serde, seed.value, what)
         else:
             decoded["seed"] = _value_inside(serde, seed, channel, what)
     return decoded
@@ -300,6 +305,50 @@ def _value_inside(serde: SerializerProtocol, seed: StoredSeed, channel: str, wha
 
 
 # --- single values ---
+
+
+def encode_value(serde: SerializerProtocol, hash_key: bytes | None, value: Any, what: str) -> EncodedValue:
+    """Serialize a channel's value, and cut it into segments if it is a long one.
+
+    Under encryption it is cut only if hashes are keyed, and only by LangGraph's own class: one made from it may do more
+    than encrypt.
+
+    Raises:
+        UnserializableValue: It cannot be; the message names `what` it is.
+    """
+    if hash_key is not None and type(serde) is EncryptedSerializer:
+        kind, data = encode(serde.serde, value, what)
+        segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, hash_key, serde.cipher)
+        if segmented is not None:
+            return segmented
+        cipher, data = serde.cipher.encrypt(data)
+        return EncodedValue(f"{kind}+{cipher}", data)
+    kind, data = encode(serde, value, what)
+    segmented = None
+    if not isinstance(serde, EncryptedSerializer):
+        segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, hash_key)
+    return segmented or EncodedValue(kind, data)
+
+
+def decode_value(serde: SerializerProtocol, stored: StoredValue, what: str) -> Any:
+    """Load a channel's value.
+
+    Raises:
+        CheckpointCorrupted: Its bytes, or those of a segment, are missing or cannot be read.
+    """
+    if not isinstance(stored, SegmentedValue):
+        return decode(serde, stored, what)
+    if stored.fault:
+        raise CheckpointCorrupted(f"cannot read {what}: {stored.fault}")
+    try:
+        kind, framed = stored.kind, stored.data
+        if _ENCRYPTED_MARK in kind and isinstance(serde, EncryptedSerializer):
+            kind, _, cipher = kind.partition(_ENCRYPTED_MARK)
+            framed = serde.cipher.decrypt(cipher, framed)
+            serde = serde.serde
+        return _decode(serde, (kind, join(stored, framed)))
+    except Exception as exc:
+        raise _unreadable(what, exc) from exc
 
 
 def encode(serde: SerializerProtocol, value: Any, what: str) -> Encoded:

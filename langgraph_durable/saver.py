@@ -35,6 +35,7 @@ from langgraph_durable._connections import (
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
+from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
 from langgraph_durable.errors import InvalidConfig
 from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
 
@@ -66,6 +67,8 @@ class DurableSaver(SaverOperations):
         serde: SerializerProtocol | None = None,
         filter_keys: Collection[str] | None = None,
         retry_timeout: float = 30.0,
+        segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
+        hash_key: bytes | None = None,
     ) -> None:
         """Make a saver on pools or connections of yours, which stay yours to open and to close.
 
@@ -77,6 +80,11 @@ class DurableSaver(SaverOperations):
             filter_keys: Metadata keys kept readable in the database, so that `list` filters on them there.
                 Default: every key with a plain value, or, with an EncryptedSerializer, source, step and run_id.
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
+            segment_cache_bytes: What this process keeps, at most, of the segments that long lists and dicts are stored
+                in, so that it neither sends nor fetches them again; shared with clones.
+            hash_key: 16 to 64 secret bytes that the segments' names are made with. With an EncryptedSerializer long
+                values are stored in segments only if it is given: names made without a key would tell equal contents.
+                Keep it as long as what was stored with it, and give it to every saver that reads that.
 
         Raises:
             InvalidConfig: Neither `pool` nor `async_pool` is given, or one is something else.
@@ -91,7 +99,7 @@ class DurableSaver(SaverOperations):
             _async_given(async_pool) if async_pool is not None else None
         )
         self._own: OwnPools | None = None
-        self._configure(schema, filter_keys, retry_timeout)
+        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key)
 
     @classmethod
     def from_conn_string(
@@ -106,6 +114,8 @@ class DurableSaver(SaverOperations):
         serde: SerializerProtocol | None = None,
         filter_keys: Collection[str] | None = None,
         retry_timeout: float = 30.0,
+        segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
+        hash_key: bytes | None = None,
     ) -> Self:
         """Make a saver with pools of its own. It is usable at once, bare, or as `with` or `async with`.
 
@@ -122,6 +132,8 @@ class DurableSaver(SaverOperations):
             serde: The serializer of values and metadata; LangGraph's own by default.
             filter_keys: See `DurableSaver`.
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
+            segment_cache_bytes: See `DurableSaver`.
+            hash_key: See `DurableSaver`.
 
         Raises:
             InvalidConfig: The connection string or a size cannot be used.
@@ -141,10 +153,17 @@ class DurableSaver(SaverOperations):
         )
         self._blocking = self._own.blocking
         self._asynchronous = self._own.asynchronous
-        self._configure(schema, filter_keys, retry_timeout)
+        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key)
         return self
 
-    def _configure(self, schema: str, filter_keys: Collection[str] | None, retry_timeout: float) -> None:
+    def _configure(
+        self,
+        schema: str,
+        filter_keys: Collection[str] | None,
+        retry_timeout: float,
+        segment_cache_bytes: int,
+        hash_key: bytes | None,
+    ) -> None:
         # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
         if not schema:
             raise InvalidConfig('schema must name a database schema, got ""')
@@ -153,6 +172,8 @@ class DurableSaver(SaverOperations):
         self.schema = _config.require_text(schema, "schema")
         self._filter_keys = filter_keys
         self._retry_timeout = retry_timeout
+        self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
+        self._hash_key = _config.require_hash_key(hash_key)
         self._stored = StoredCheckpoints()
         self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
