@@ -31,6 +31,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
+from langgraph_durable._compression import compress, decompress
 from langgraph_durable._config import CheckpointRef, indexable, require_text
 from langgraph_durable._rows import (
     CheckpointRow,
@@ -240,7 +241,9 @@ def encode_writes(
     for position, (channel, value) in enumerate(writes):
         idx = WRITES_IDX_MAP.get(channel, position)
         what = f"channel {channel!r}, written by task {task_id!r} of thread {ref.thread_id!r}"
-        rows[idx] = WriteRow(idx, require_text(channel, "a channel's name"), *encode(serde, value, what))
+        rows[idx] = WriteRow(
+            idx, require_text(channel, "a channel's name"), *_pack(encode(serde, value, what))
+        )
     return list(rows.values())
 
 
@@ -327,7 +330,7 @@ def encode_value(serde: SerializerProtocol, hash_key: bytes | None, value: Any, 
     segmented = None
     if not isinstance(serde, EncryptedSerializer):
         segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, hash_key)
-    return segmented or EncodedValue(kind, data)
+    return segmented or EncodedValue(*_pack((kind, data)))
 
 
 def decode_value(serde: SerializerProtocol, stored: StoredValue, what: str) -> Any:
@@ -392,9 +395,18 @@ def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:
 
 def _decode(serde: SerializerProtocol, encoded: Encoded) -> Any:
     kind, data = encoded
+    if kind.startswith(_COMPRESSED):
+        kind, data = kind[len(_COMPRESSED) :], decompress(data)
     if kind.startswith(_ESCAPED):
         return _map_strings(serde.loads_typed((kind[len(_ESCAPED) :], data)), _unescape)
-    return serde.loads_typed(encoded)
+    return serde.loads_typed((kind, data))
+
+
+def _pack(encoded: Encoded) -> Encoded:
+    """Compress a value that Postgres would compress, and that is not encrypted."""
+    kind, data = encoded
+    packed = compress(data, _SHORTEST_PACKED) if _ENCRYPTED_MARK not in kind else None
+    return encoded if packed is None else (_COMPRESSED + kind, packed)
 
 
 def _unreadable(what: str, exc: Exception) -> CheckpointCorrupted:
@@ -409,6 +421,8 @@ def _unreadable(what: str, exc: Exception) -> CheckpointCorrupted:
 # is no character, and four hex digits. Strings inside objects of other types are the serializer's own affair.
 
 _ESCAPED = "escaped:"
+_COMPRESSED = "zlib:"  # comes before it
+_SHORTEST_PACKED = 1000
 _LOSSY_MARK = b"?"
 _ENCRYPTED_MARK = "+"  # what EncryptedSerializer joins the cipher's name to the type with
 _UNSTORABLE = re.compile("[\ud800-\udfff\U0010ffff]")

@@ -12,14 +12,18 @@ stored under the hash of its bytes, once per thread; a version of the value is t
 - The head is what comes before the first element: the number of elements, which changes all the time. The tail is
   what comes after the last segment's end, on average less than one more segment. Both stand in the value's own row:
 
-      channel_values.data = the head's length (1 byte), the head, the tail
+      channel_values.data = the head's length (1 byte), the head and the tail
       channel_values.segments = hashes, in order
+
+  Head and tail may be compressed: then 128 is added to the first byte.
 
 - The list of hashes would itself grow with the square of a conversation's length. So runs of hashes become segments
   too, cut by the same rule: an *index* is the hashes of its leaves, one after the other. There is one level of them.
 - A hash is a byte that tells what it is of, and 19 bytes of BLAKE2b, keyed if the saver has a `hash_key`. Under
   encryption a hash without a key would tell equal plaintexts, and let a guessed one be confirmed.
-- Every stored segment's hash is proved when it is read.
+- A stored segment begins with a byte that tells whether it is compressed (1) or not (0); an encrypted one with the
+  cipher's name and a NUL. An index is neither. A hash is of the bytes that are neither compressed nor encrypted, and is
+  proved when a segment is read.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from hashlib import blake2b
 from zlib import crc32
 
 from langgraph.checkpoint.serde.base import CipherProtocol
+
+from langgraph_durable._compression import compress, decompress
 
 HASH_SIZE = 20
 """Bytes of a hash. The statements that take indexes apart know it too."""
@@ -51,6 +57,8 @@ _RATE = 2**32 // (_TYPICAL - _SMALLEST)
 _WINDOW = 64
 _SMALLEST_INDEX, _LARGEST_INDEX = 8, 256  # hashes of an index; on average 24
 _DEEPEST = 6
+_SHORTEST_PACKED = 512
+_PACKED = 128
 
 
 @dataclass(slots=True)
@@ -71,7 +79,12 @@ class EncodedValue:
     def stored(self, hash_: bytes) -> bytes:
         """Return what the row of a segment holds."""
         data = self.segments[hash_]
-        return data if self.seal is None or is_index(hash_) else self.seal(data)
+        if is_index(hash_):
+            return data
+        if self.seal is not None:
+            return self.seal(data)
+        packed = compress(data, _SHORTEST_PACKED)
+        return b"\0" + data if packed is None else b"\1" + packed
 
     @property
     def leaves(self) -> dict[bytes, bytes]:
@@ -133,10 +146,12 @@ def encode_segments(
         leaves.append(leaf)
         start = end
     entries = _gather(leaves, segments, key)
-    framed = bytes([head]) + data[:head] + data[start:]
+    rest = data[:head] + data[start:]
     if cipher is None:
+        packed = compress(rest, _SHORTEST_PACKED)
+        framed = bytes([head]) + rest if packed is None else bytes([head | _PACKED]) + packed
         return EncodedValue(kind, framed, entries, segments)
-    name, sealed = cipher.encrypt(framed)
+    name, sealed = cipher.encrypt(bytes([head]) + rest)
     return EncodedValue(f"{kind}+{name}", sealed, entries, segments, lambda piece: _seal(cipher, piece))
 
 
@@ -212,6 +227,8 @@ def open_segment(hash_: bytes, data: bytes, key: bytes | None, cipher: CipherPro
             raise ValueError("it is encrypted")
         name, _, sealed = data.partition(b"\0")
         data = cipher.decrypt(name.decode(), sealed)
+    elif not is_index(hash_):
+        data = decompress(data[1:]) if data[:1] == b"\1" else data[1:]
     if flags & _KEYED and key is None:
         raise ValueError("it was written with a hash_key, and this saver has none")
     if hash_ != _digest(data, flags, key if flags & _KEYED else None):
@@ -226,8 +243,10 @@ def join(value: SegmentedValue, framed: bytes) -> bytes:
         value: With its parts.
         framed: Its data, not encrypted.
     """
-    start = 1 + framed[0]
-    return b"".join((framed[1:start], *value.parts, framed[start:]))
+    head, rest = framed[0], framed[1:]
+    if head & _PACKED:
+        head, rest = head & ~_PACKED, decompress(rest)
+    return b"".join((rest[:head], *value.parts, rest[head:]))
 
 
 # --- where to cut ---
