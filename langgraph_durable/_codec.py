@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -344,12 +345,11 @@ def decode_value(serde: SerializerProtocol, stored: StoredValue, what: str) -> A
     if stored.fault:
         raise CheckpointCorrupted(f"cannot read {what}: {stored.fault}")
     try:
-        kind, framed = stored.kind, stored.data
-        if _ENCRYPTED_MARK in kind and isinstance(serde, EncryptedSerializer):
-            kind, _, cipher = kind.partition(_ENCRYPTED_MARK)
-            framed = serde.cipher.decrypt(cipher, framed)
-            serde = serde.serde
-        return _decode(serde, (kind, join(stored, framed)))
+        kind, _, cipher_name = stored.kind.partition(_ENCRYPTED_MARK)
+        if cipher_name and isinstance(serde, EncryptedSerializer):
+            whole = join(stored, partial(serde.cipher.decrypt, cipher_name))
+            return _decode(serde.serde, (kind, whole))
+        return _decode(serde, (stored.kind, join(stored, None)))
     except Exception as exc:
         raise _unreadable(what, exc) from exc
 

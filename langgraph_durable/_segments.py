@@ -12,10 +12,10 @@ stored under the hash of its bytes, once per thread; a version of the value is t
 - The head is what comes before the first element: the number of elements, which changes all the time. The tail is
   what comes after the last segment's end, on average less than one more segment. Both stand in the value's own row:
 
-      channel_values.data = the head's length (1 byte), the head and the tail
+      channel_values.data = the whole value's length (6 bytes), the head's (1 byte), the head and the tail
       channel_values.segments = hashes, in order
 
-  Head and tail may be compressed: then 128 is added to the first byte.
+  Head and tail may be compressed: then 128 is added to the head's length. Encrypted is all but the whole's length.
 
 - The list of hashes would itself grow with the square of a conversation's length. So runs of hashes become segments
   too, cut by the same rule: an *index* is the hashes of its leaves, one after the other. There is one level of them.
@@ -59,6 +59,7 @@ _SMALLEST_INDEX, _LARGEST_INDEX = 8, 256  # hashes of an index; on average 24
 _DEEPEST = 6
 _SHORTEST_PACKED = 512
 _PACKED = 128
+_SIZE_BYTES = 6
 
 
 @dataclass(slots=True)
@@ -146,13 +147,15 @@ def encode_segments(
         leaves.append(leaf)
         start = end
     entries = _gather(leaves, segments, key)
-    rest = data[:head] + data[start:]
+    size, rest = len(data).to_bytes(_SIZE_BYTES, "big"), data[:head] + data[start:]
     if cipher is None:
         packed = compress(rest, _SHORTEST_PACKED)
         framed = bytes([head]) + rest if packed is None else bytes([head | _PACKED]) + packed
-        return EncodedValue(kind, framed, entries, segments)
+        return EncodedValue(kind, size + framed, entries, segments)
     name, sealed = cipher.encrypt(bytes([head]) + rest)
-    return EncodedValue(f"{kind}+{name}", sealed, entries, segments, lambda piece: _seal(cipher, piece))
+    return EncodedValue(
+        f"{kind}+{name}", size + sealed, entries, segments, lambda piece: _seal(cipher, piece)
+    )
 
 
 def plan_segments(
@@ -236,17 +239,26 @@ def open_segment(hash_: bytes, data: bytes, key: bytes | None, cipher: CipherPro
     return data
 
 
-def join(value: SegmentedValue, framed: bytes) -> bytes:
+def join(value: SegmentedValue, decrypt: Callable[[bytes], bytes] | None) -> bytes:
     """Return the bytes of a whole value.
 
     Args:
         value: With its parts.
-        framed: Its data, not encrypted.
+        decrypt: Decrypts what is encrypted of its data, if anything is.
+
+    Raises:
+        Exception: They are not to be had; the message says why.
     """
+    size, framed = value.data[:_SIZE_BYTES], value.data[_SIZE_BYTES:]
+    if decrypt is not None:
+        framed = decrypt(framed)
     head, rest = framed[0], framed[1:]
     if head & _PACKED:
         head, rest = head & ~_PACKED, decompress(rest)
-    return b"".join((rest[:head], *value.parts, rest[head:]))
+    whole = b"".join((rest[:head], *value.parts, rest[head:]))
+    if len(whole) != int.from_bytes(size, "big"):
+        raise ValueError("head, segments and tail do not make up the whole")
+    return whole
 
 
 # --- where to cut ---
