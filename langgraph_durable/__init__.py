@@ -38,7 +38,15 @@ from langgraph_durable.errors import (
     ThreadExists,
     UnserializableValue,
 )
-from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
+from langgraph_durable.reports import (
+    EraseReceipt,
+    PruneReport,
+    Removed,
+    StorageStats,
+    SweepProgress,
+    SweepReport,
+    TableStorage,
+)
 from langgraph_durable.saver import DurableSaver
 
 __version__ = "0.1.0"
@@ -76,8 +84,10 @@ __all__ = [
     "Removed",
     "SaverClosed",
     "SchemaOutOfDate",
+    "StorageStats",
     "SweepProgress",
     "SweepReport",
+    "TableStorage",
     "ThreadDeleted",
     "ThreadExists",
     "Undetermined",

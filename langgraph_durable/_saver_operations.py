@@ -33,9 +33,17 @@ from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._segment_cache import SegmentCache
 from langgraph_durable._segment_reading import SegmentReader
 from langgraph_durable._segments import open_segment
+from langgraph_durable._storage import storage_stats
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.errors import CompactionRefused, EffectUnresolved, InvalidConfig, PruneFailed
-from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
+from langgraph_durable.reports import (
+    EraseReceipt,
+    PruneReport,
+    Removed,
+    StorageStats,
+    SweepProgress,
+    SweepReport,
+)
 
 _SWEEP_BATCH = 50
 
@@ -267,6 +275,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
             expired = await _effects_ops.expire_effects(db, effects_older_than, dry_run=dry_run)
         orphaned = await _effects_ops.count_orphans(db)
         return SweepReport(seen, pruned, removed, orphans, dry_run, expired, orphaned)
+
+    async def _storage_stats(self, db: Database, thread_id: str | None) -> StorageStats:
+        return await storage_stats(
+            db, _config.require_thread_id(thread_id) if thread_id is not None else None
+        )
 
     async def _get_history(
         self, db: Database, config: RunnableConfig, channels: Sequence[str]

@@ -37,7 +37,7 @@ from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
 from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
 from langgraph_durable.errors import InvalidConfig
-from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
+from langgraph_durable.reports import EraseReceipt, PruneReport, StorageStats, SweepProgress, SweepReport
 
 
 class DurableSaver(SaverOperations):
@@ -545,6 +545,22 @@ class DurableSaver(SaverOperations):
         policy = _config.require_sweep_policy(keep_last, older_than)
         effects = _config.require_age(effects_older_than, "effects_older_than")
         return await self._sweep(self._adb, policy, dry_run, after, progress, effects)
+
+    # --- statistics ---
+
+    def storage_stats(self, thread_id: str | None = None) -> StorageStats:
+        """Return what checkpoints take in the database, and what they would take without segments and compression.
+
+        Args:
+            thread_id: The thread to look at; None for all. Of a thread, indexes and free space are not counted.
+
+        Round trips: 1, but every row is looked at.
+        """
+        return run_now(self._storage_stats(self._db, thread_id))
+
+    async def astorage_stats(self, thread_id: str | None = None) -> StorageStats:
+        """Return what checkpoints take in the database; see `storage_stats`."""
+        return await self._storage_stats(self._adb, thread_id)
 
     # --- delta channels ---
 

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import _effect_statements, _statements
+from langgraph_durable import _effect_statements, _statements, _storage_statements
 from langgraph_durable._statements import Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
 STATEMENTS = {
     name: s
-    for module in (_statements, _effect_statements)
+    for module in (_statements, _effect_statements, _storage_statements)
     for name, s in vars(module).items()
     if isinstance(s, Statement)
 }
