@@ -32,6 +32,7 @@ from langgraph_durable import embedded
 MESSAGE = 1100  # characters
 GROWTH = (50, 100, 200, 400)
 ROUNDS = 3
+WARM_UP = 150
 OUR_TABLES = "langgraph_durable"
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
 
@@ -105,9 +106,10 @@ async def edit_files(saver: AnySaver, steps: int) -> Any:
     return (await graph.aget_state(config)).values["files"]
 
 
-async def put_small(saver: AnySaver, steps: int) -> Any:
+async def put_small(saver: AnySaver, steps: int, thread_id: str = "thread") -> Any:
     """Put states of five channels and 1 KB, of which two change a step, and return the last one's values."""
-    config = CONFIG
+    config: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+    latest = config
     values: dict[str, Any] = {f"channel {n}": {"text": prose(n, 200)} for n in range(5)}
     versions: dict[str, Any] = {}
     for step in range(steps):
@@ -120,7 +122,7 @@ async def put_small(saver: AnySaver, steps: int) -> Any:
         versions = versions | changed
         made["channel_values"], made["channel_versions"] = values, versions
         config = await saver.aput(config, made, {"source": "loop", "step": step, "parents": {}}, changed)
-    found = await saver.aget_tuple(CONFIG)
+    found = await saver.aget_tuple(latest)
     assert found is not None
     return found.checkpoint["channel_values"]
 
@@ -146,6 +148,8 @@ async def run_both(server: str, work: Work, size: int, *, ours_first: bool) -> t
         pool: Any = peer.conn  # type: ignore[attr-defined]
         pairs = [(ours, OUR_TABLES), (peer, "public")]
         costs = {}
+        for saver, _ in pairs:  # every connection has prepared its statements
+            await put_small(saver, WARM_UP, "warm")
         for saver, schema in pairs if ours_first else pairs[::-1]:
             costs[schema] = await cost(pool.conninfo, schema, partial(work, saver, size))
     assert costs[OUR_TABLES].result == costs["public"].result, "the same, read back"
