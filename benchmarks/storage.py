@@ -246,18 +246,28 @@ async def run(server: str, picture: Path = Path("benchmarks/growth.png")) -> lis
 
 def draw(disk: Sequence[tuple[float, float]], picture: Path) -> None:
     try:
-        import matplotlib as mpl
         from matplotlib.figure import Figure as Canvas
+        from matplotlib.ticker import FuncFormatter, NullLocator
     except ImportError:
         print("no picture of the growth: matplotlib is in the dependency group `bench`")
         return
-    mpl.rcParams["svg.hashsalt"] = "growth"
     canvas = Canvas(figsize=(7, 4), layout="constrained")
     axes = canvas.subplots()
-    axes.plot(
-        GROWTH, [pair[1] for pair in disk], "o-", color="#b04a3a", label="langgraph-checkpoint-postgres"
-    )
-    axes.plot(GROWTH, [pair[0] for pair in disk], "o-", color="#2a6f97", label="langgraph-durable")
+    lines = [("langgraph-checkpoint-postgres", "#b04a3a", 1), ("langgraph-durable", "#2a6f97", 0)]
+    for label, color, side in lines:
+        sizes = [pair[side] for pair in disk]
+        axes.plot(GROWTH, sizes, "o-", color=color, label=label)
+        for turns, size in zip(GROWTH, sizes, strict=True):
+            told = f"{size:.0f}" if size >= 10 else f"{size:.1f}"
+            axes.annotate(
+                told,
+                (turns, size),
+                color=color,
+                textcoords="offset points",
+                xytext=(0, 8),
+                ha="center",
+                fontsize=8,
+            )
     axes.set(
         xscale="log",
         yscale="log",
@@ -265,8 +275,11 @@ def draw(disk: Sequence[tuple[float, float]], picture: Path) -> None:
         ylabel="MB on disk, every checkpoint kept",
         xticks=GROWTH,
         xticklabels=[str(turns) for turns in GROWTH],
+        ylim=(0.5 * min(map(min, disk)), 2 * max(map(max, disk))),
     )
-    axes.grid(visible=True, which="both", alpha=0.25)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
+    axes.grid(visible=True, alpha=0.25)
     axes.legend()
     canvas.savefig(picture, dpi=150)
     print(f"drawn: {picture}")

@@ -31,6 +31,7 @@ class SegmentCache:
         self._lock = threading.Lock()
         self._segments: OrderedDict[bytes, bytes] = OrderedDict()
         self._left = size - size // 4
+        self._most = size // 4
         self._known: OrderedDict[str, set[bytes]] = OrderedDict()
         self._known_left = size // 4
 
@@ -40,6 +41,8 @@ class SegmentCache:
             for hash_, data in segments.items():
                 if hash_ in self._segments:
                     self._segments.move_to_end(hash_)
+                    continue
+                if len(data) > self._most:  # it would drive out too many
                     continue
                 self._segments[hash_] = data
                 self._left -= len(data) + _SEGMENT_COST

@@ -163,6 +163,9 @@ def test_clones_share_the_cache_and_its_bound_holds(conninfo: str) -> None:
         )
         cache.add({b"huge": b"z" * 50_000})
         assert not cache.find([b"huge"])
+        assert len(cache.find([bytes([n]) for n in range(200)])) == 24, (
+            "one that is too large drives out none"
+        )
 
 
 def test_known_hashes_are_bounded_too() -> None:
