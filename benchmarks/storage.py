@@ -218,7 +218,7 @@ def exponent(sizes: Sequence[float]) -> float:
 
 async def run(server: str, picture: Path = Path("benchmarks/growth.png")) -> list[Figure]:
     """Measure, print a line a figure, and draw the growth."""
-    figures = await compare_costs(server, "5 channels, 1 KB, 300 puts", put_small, 300, (1, 1, 1))
+    figures = await compare_costs(server, "5 channels, 1 KB, 1500 puts", put_small, 1500, (1, 1, 1))
     figures += await compare_costs(
         server, "50 files of 20 KB, 100 edits", edit_files, 100, (0.05, None, None)
     )

@@ -240,7 +240,7 @@ class DurableSaver(SaverOperations):
             UnserializableValue: A value cannot be stored; the message names its channel. Nothing is stored.
             ThreadDeleted: The thread was deleted while this run was going. Nothing is stored.
 
-        Round trips: 1.
+        Round trips: 1; more if others deleted what this process knew to be stored.
         """
         return run_now(self._put(self._db, config, checkpoint, metadata, new_versions))
 
@@ -296,7 +296,7 @@ class DurableSaver(SaverOperations):
             InvalidConfig: `config` names no thread.
             CheckpointCorrupted: A stored row cannot be read; the message says which.
 
-        Round trips: 1.
+        Round trips: 1; 1 more to fetch segments that this process neither put nor got.
         """
         return run_now(self._get_tuple(self._db, config))
 
@@ -578,7 +578,7 @@ class DurableSaver(SaverOperations):
             InvalidConfig: `config` names no thread.
             CheckpointCorrupted: A stored row is missing or cannot be read; the message says which.
 
-        Round trips: 1, for any number of channels and ancestors.
+        Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments must be fetched.
         """
         return run_now(self._get_history(self._db, config, channels))
 
