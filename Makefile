@@ -42,7 +42,11 @@ check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/dev.installed ## figures beside langgraph-checkpoint-postgres, in one run
+$(VENV)/bench.installed: $(VENV)/dev.installed
+	$(PIP) install --quiet --group bench
+	@touch $@
+
+bench: $(VENV)/bench.installed ## figures beside langgraph-checkpoint-postgres, in one run
 	$(BIN)/python -m benchmarks
 
 clean: ## remove what was built

@@ -6,10 +6,8 @@ import argparse
 import asyncio
 from pathlib import Path
 
-import psycopg
-
-from benchmarks import effects, latency, retention
-from benchmarks.harness import write_json
+from benchmarks import effects, latency, retention, storage
+from benchmarks.harness import server_version, write_json
 from langgraph_durable import embedded
 
 
@@ -20,13 +18,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     with embedded.database() as server:
-        with psycopg.connect(server) as connection:
-            server_version = connection.info.parameter_status("server_version") or "?"
-        print(f"Postgres {server_version}, fsync as the server has it; medians of interleaved rounds\n")
+        version = server_version(server)
+        print(f"Postgres {version}, fsync as the server has it; medians of interleaved rounds\n")
         print(f"{'':<52} {'ours':>9} {'peer':>9}")
-        parts = (latency, retention, effects)
+        parts = (latency, storage, retention, effects)
         figures = [figure for part in parts for figure in asyncio.run(part.run(server))]
-    write_json(figures, options.json, server_version)
+    write_json(figures, options.json, version)
     print(f"\nwritten: {options.json}")
 
 

@@ -100,6 +100,11 @@ async def mean_ms(call: Callable[[], Awaitable[Any]], times: int) -> float:
     return (time.perf_counter() - began) * 1000 / times
 
 
+def server_version(server: str) -> str:
+    with psycopg.connect(server) as connection:
+        return connection.info.parameter_status("server_version") or "?"
+
+
 def write_json(figures: list[Figure], path: Path, server_version: str) -> None:
     """Record figures with the machine and the versions that gave them."""
     packages = ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg")

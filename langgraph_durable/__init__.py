@@ -41,7 +41,15 @@ from langgraph_durable.errors import (
     UnserializableValue,
 )
 from langgraph_durable.interrupts import PendingInterrupt, apending_interrupts, pending_interrupts
-from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
+from langgraph_durable.reports import (
+    EraseReceipt,
+    PruneReport,
+    Removed,
+    StorageStats,
+    SweepProgress,
+    SweepReport,
+    TableStorage,
+)
 from langgraph_durable.saver import DurableSaver
 from langgraph_durable.timeline import TimelineEntry
 
@@ -85,8 +93,10 @@ __all__ = [
     "Removed",
     "SaverClosed",
     "SchemaOutOfDate",
+    "StorageStats",
     "SweepProgress",
     "SweepReport",
+    "TableStorage",
     "ThreadDeleted",
     "ThreadExists",
     "TimelineEntry",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from langgraph_durable import _statements as sql
 from langgraph_durable._config import CheckpointRef, indexable
-from langgraph_durable._database import Database, Row
-from langgraph_durable._rows import CheckpointRow, Encoded, StoredCheckpoint, StoredWrite, WriteRow
+from langgraph_durable._database import Database, Params, Row
+from langgraph_durable._rows import CheckpointRow, StoredCheckpoint, StoredValue, StoredWrite, WriteRow
+from langgraph_durable._segment_cache import SegmentCache
+from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
+from langgraph_durable._segments import EncodedValue, SegmentedValue, is_index, plan_segments
 from langgraph_durable._statements import Statement
 from langgraph_durable._ulids import derive_ulid, parse_ulid
 from langgraph_durable.errors import (
@@ -25,27 +28,36 @@ from langgraph_durable.errors import (
 _LAST_ULID = uuid.UUID(int=2**128 - 1)
 
 
-async def put_checkpoint(db: Database, row: CheckpointRow) -> None:
-    """Store a checkpoint and the values it sends.
+async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
+    """Store a checkpoint and the values it sends; of these only the segments that are not known to be stored.
 
-    Values that it names without sending them must be stored already. If some are not (they were pruned, or
-    never put), nothing is stored, and the put repeats with them. So it does with the small values that the parent
+    Values and segments that it names without sending them must be stored already. If some are not (they were pruned,
+    or never put), nothing is stored, and the put repeats with them. So it does with the small values that the parent
     alone has, of channels that this graph does not know.
 
     Raises:
         ThreadDeleted: The thread was deleted while the run that puts this was going.
         ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
 
-    Round trips: 1; 2 if values were missing; 2 more if some are inside the parent. Transaction: its own.
+    Round trips: 1; 2 if values were missing; 1 more if segments were, and 1 if those are named by indexes that were;
+    2 more if some values are inside the parent. Transaction: its own.
     """
+    known = cache.known(row.thread_id)
     while True:
-        [(verdict, missing)] = await db.pipeline(
-            (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, _put_params(row))
+        parameters = _put_params(row, known)
+        [(verdict, missing, lacking)] = await db.pipeline(
+            (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, parameters)
         )
         if verdict == "fine":
+            for value in row.values.values():
+                cache.add(value.leaves)
+                cache.note(row.thread_id, value.segments)
             return
         if verdict == "values missing":
             row.send_too(missing)
+        elif verdict == "segments missing":
+            cache.forget(row.thread_id)
+            known.difference_update(lacking)
         elif verdict == "values in parent":
             key = {"thread": row.thread_id, "ns": row.checkpoint_ns, "id": row.parent_checkpoint_id}
             inside = await db.fetch(sql.GET_INSIDE, key)
@@ -68,7 +80,24 @@ def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
     )
 
 
-def _put_params(row: CheckpointRow) -> dict[str, Any]:
+def value_params(
+    values: Mapping[str, EncodedValue], versions: Mapping[str, str | None], known: set[bytes]
+) -> dict[str, Any]:
+    """Return the parameters that send values: their own, and those of their segments."""
+    sent, needed = plan_segments(values.values(), known)
+    return {
+        "channels": list(values),
+        "versions": [versions[channel] for channel in values],
+        "types": [value.kind for value in values.values()],
+        "data": [value.data for value in values.values()],
+        "entries": [b"".join(v.entries) if v.entries is not None else None for v in values.values()],
+        "hashes": list(sent),
+        "segments": list(sent.values()),
+        "needed": needed,
+    }
+
+
+def _put_params(row: CheckpointRow, known: set[bytes]) -> dict[str, Any]:
     named = [c for c, version in row.versions.items() if version is not None and c not in row.values]
     return {
         "thread": row.thread_id,
@@ -91,10 +120,7 @@ def _put_params(row: CheckpointRow) -> dict[str, Any]:
         "kept_versions": list(row.kept.values()),
         "named_channels": named,
         "named_versions": [row.versions[channel] for channel in named],
-        "channels": list(row.values),
-        "versions": [row.versions[channel] for channel in row.values],
-        "types": [kind for kind, _ in row.values.values()],
-        "data": [data for _, data in row.values.values()],
+        **value_params(row.values, row.versions, known),
     }
 
 
@@ -117,18 +143,31 @@ async def put_writes(
     await db.fetch(statement, (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns))
 
 
-async def get_checkpoint(db: Database, ref: CheckpointRef) -> StoredCheckpoint | None:
+async def get_checkpoint(
+    db: Database, ref: CheckpointRef, reader: SegmentReader | None
+) -> StoredCheckpoint | None:
     """Fetch one checkpoint with its values and writes: the named one, or the namespace's latest.
 
-    Round trips: 1; 2 if the checkpoint is named by a ULID. Transaction: its own.
+    Without a reader, values that are made of segments cannot be decoded.
+
+    Round trips: 1; 1 more if segments are not at hand; 1 more if the checkpoint is named by a ULID.
     """
-    if ref.checkpoint_id is None:
-        rows = await db.fetch(sql.GET_LATEST, (ref.thread_id, ref.namespace))
-    else:
-        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
-        rows = await db.fetch(sql.GET_BY_ID, (ref.thread_id, ref.namespace, checkpoint_id))
-    page = assemble_page(rows)
+    statement, params = sql.GET_LATEST, [ref.thread_id, ref.namespace]
+    if ref.checkpoint_id is not None:
+        statement = sql.GET_BY_ID
+        params.append(await resolve_checkpoint_id(db, ref, ref.checkpoint_id))
+    page = await _read_page(db, reader, statement, params)
     return page[0] if page else None
+
+
+async def _read_page(
+    db: Database, reader: SegmentReader | None, statement: Statement, params: Params
+) -> list[StoredCheckpoint]:
+    async def read(fetches: Fetches) -> tuple[list[StoredCheckpoint], list[SegmentedValue]]:
+        page = assemble_page(await fetches.fetch(statement, params))
+        return page, segmented_values(page)
+
+    return await read_segmented(db, reader, read) if reader is not None else (await read(db))[0]
 
 
 async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id: str) -> str:
@@ -176,7 +215,7 @@ class CheckpointWalk:
         self._params: dict[str, Any] | None = None
         self._ended = False
 
-    async def next_page(self, db: Database, size: int) -> list[StoredCheckpoint]:
+    async def next_page(self, db: Database, reader: SegmentReader, size: int) -> list[StoredCheckpoint]:
         """Fetch the next `size` checkpoints; fewer, or none, at the end.
 
         The filter is decided here only as far as the database can: its answers contain every match.
@@ -184,14 +223,15 @@ class CheckpointWalk:
         Raises:
             InvalidConfig: `before` names a checkpoint that is not stored and whose id tells no time.
 
-        Round trips: 1; on the first page 1 more for a `before`, 1 more for an id that is a ULID.
+        Round trips: 1; 1 more if segments are not at hand, each of which is fetched once for the whole page; on the
+        first page 1 more for a `before`, 1 more for an id that is a ULID.
         """
         if self._ended:
             return []
         if self._params is None:
             self._params = await self._first_params(db)
         self._params["size"] = size
-        page = assemble_page(await db.fetch(self._statement(), self._params))
+        page = await _read_page(db, reader, self._statement(), self._params)
         self._ended = len(page) < size
         if page:
             last = page[-1]
@@ -244,14 +284,17 @@ async def _place_of(db: Database, before: CheckpointRef) -> uuid.UUID:
 def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
     """Put the rows of a reading statement together, newest checkpoint first."""
     page: dict[tuple[str, str, str], StoredCheckpoint] = {}
-    values: dict[tuple[str, str, str, str | None], Encoded] = {}
+    values: dict[tuple[str, str, str, str | None], StoredValue] = {}
+    indexes: dict[tuple[str, bytes], bytes] = {}
     later: list[Row] = []
     for row in rows:
         kind, thread_id, checkpoint_ns, first, second = row[:5]
         if kind == sql.CHECKPOINT:
             page[thread_id, checkpoint_ns, first] = _stored_checkpoint(row)
         elif kind == sql.VALUE:
-            values[thread_id, checkpoint_ns, first, second] = (row[7], row[8])
+            values[thread_id, checkpoint_ns, first, second] = stored_value(thread_id, row[7], row[8], row[15])
+        elif kind == sql.INDEX:
+            indexes[thread_id, row[10]] = row[8]
         else:
             later.append(row)
     for row in later:
@@ -261,12 +304,31 @@ def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
             checkpoint.writes.append(write)
         else:
             checkpoint.parent_sends.append(write)
+    for value in values.values():
+        if isinstance(value, SegmentedValue):
+            own = ((entry, (value.thread_id, entry)) for entry in value.entries if is_index(entry))
+            value.indexes = {entry: indexes[key] for entry, key in own if key in indexes}
     for checkpoint in page.values():
         for channel, version in checkpoint.versions.items():
             key = (checkpoint.thread_id, checkpoint.checkpoint_ns, channel, version)
             if key in values:
                 checkpoint.values[channel] = values[key]
     return sorted(page.values(), key=lambda c: (c.ulid.int, c.thread_id, c.checkpoint_ns), reverse=True)
+
+
+def stored_value(
+    thread_id: str, kind: str, data: bytes | None, entries: Sequence[bytes] | None
+) -> StoredValue:
+    """Return a channel's value as the columns have it."""
+    if entries is None:
+        return (kind, data or b"")
+    return SegmentedValue(thread_id, kind, data or b"", entries)
+
+
+def segmented_values(page: Sequence[StoredCheckpoint]) -> list[SegmentedValue]:
+    """Return the values in a page that are made of segments, each once."""
+    found = {id(v): v for c in page for v in c.values.values() if isinstance(v, SegmentedValue)}
+    return list(found.values())
 
 
 def _stored_checkpoint(row: Row) -> StoredCheckpoint:
@@ -285,6 +347,7 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         ulid,
         names,
         versions,
+        _,
         _,
     ) = row
     if len(names) != len(versions):

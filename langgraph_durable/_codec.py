@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -28,8 +29,10 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
+from langgraph_durable._compression import compress, decompress
 from langgraph_durable._config import CheckpointRef, indexable, require_text
 from langgraph_durable._rows import (
     CheckpointRow,
@@ -37,9 +40,11 @@ from langgraph_durable._rows import (
     StoredCheckpoint,
     StoredHistory,
     StoredSeed,
+    StoredValue,
     StoredWrite,
     WriteRow,
 )
+from langgraph_durable._segments import EncodedValue, SegmentedValue, encode_segments, join
 from langgraph_durable._ulids import derive_ulid
 from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
 
@@ -54,6 +59,7 @@ _INLINE_CHARACTERS = 256
 def encode_checkpoint(
     serde: SerializerProtocol,
     filter_keys: Collection[str] | None,
+    hash_key: bytes | None,
     ref: CheckpointRef,
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -65,6 +71,7 @@ def encode_checkpoint(
     Args:
         serde: The saver's serializer, as it is now.
         filter_keys: Metadata keys readable in the database; None for all that jsonb can hold.
+        hash_key: What the hashes of segments are keyed with, if with anything.
         ref: What `config` points at: the thread, the namespace, and the parent's id.
         config: As given to `put`; its metadata and configurable keys join the checkpoint's.
         checkpoint: As given to `put`.
@@ -83,15 +90,15 @@ def encode_checkpoint(
         if channel in channel_versions:
             (inline if _is_small(value) else large)[channel] = value
 
-    def encode_value(channel: str) -> Encoded:
-        return encode(serde, large[channel], f"channel {channel!r} of {where}")
+    def encode_large(channel: str) -> EncodedValue:
+        return encode_value(serde, hash_key, large[channel], f"channel {channel!r} of {where}")
 
-    def encode_kept(parent: Encoded, channel: str, version: str) -> Encoded | None:
+    def encode_kept(parent: Encoded, channel: str, version: str) -> EncodedValue | None:
         what = f"channel {channel!r} of the parent of {where}"
         inside = decode(serde, parent, what)
         if str(inside["channel_versions"].get(channel)) != version or channel not in inside["channel_values"]:
             return None
-        return encode(serde, inside["channel_values"][channel], what)
+        return encode_value(serde, hash_key, inside["channel_values"][channel], what)
 
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
@@ -119,8 +126,8 @@ def encode_checkpoint(
         },
         kept=kept if ref.checkpoint_id is not None else {},
         delta_channels=deltas,
-        values={c: encode_value(c) for c in large if c in new_versions},
-        encode_value=encode_value,
+        values={c: encode_large(c) for c in large if c in new_versions},
+        encode_value=encode_large,
         encode_kept=encode_kept,
     )
 
@@ -153,7 +160,7 @@ def decode_checkpoint(
             raise CheckpointCorrupted(
                 f"the value of channel {channel!r} at version {version!r} is not stored: {where}"
             )
-        values[channel] = decode(serde, stored.values[channel], f"channel {channel!r}, {where}")
+        values[channel] = decode_value(serde, stored.values[channel], f"channel {channel!r}, {where}")
     if stored.parent_sends:
         values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
         versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
@@ -235,7 +242,9 @@ def encode_writes(
     for position, (channel, value) in enumerate(writes):
         idx = WRITES_IDX_MAP.get(channel, position)
         what = f"channel {channel!r}, written by task {task_id!r} of thread {ref.thread_id!r}"
-        rows[idx] = WriteRow(idx, require_text(channel, "a channel's name"), *encode(serde, value, what))
+        rows[idx] = WriteRow(
+            idx, require_text(channel, "a channel's name"), *_pack(encode(serde, value, what))
+        )
     return list(rows.values())
 
 
@@ -275,7 +284,7 @@ def decode_history(
     task_id = ""
     writes: list[PendingWrite] = []
     try:  # around all of them, and their names put into words only if one fails: there may be thousands
-        for _, _, _, task_id, _, _, kind, data, _ in history.writes:
+        for _, _, _, task_id, _, _, kind, data, *_ in history.writes:
             writes.append((task_id, channel, _decode(serde, (kind, data))))
     except Exception as exc:
         raise _unreadable(f"a write of task {task_id!r} to {channel!r}, {where}", exc) from exc
@@ -283,7 +292,7 @@ def decode_history(
     if (seed := history.seed) is not None:
         what = f"the value of channel {channel!r} at its ancestor {seed.checkpoint_id!r}, {where}"
         if seed.value is not None:
-            decoded["seed"] = decode(serde, seed.value, what)
+            decoded["seed"] = decode_value(serde, seed.value, what)
         else:
             decoded["seed"] = _value_inside(serde, seed, channel, what)
     return decoded
@@ -300,6 +309,49 @@ def _value_inside(serde: SerializerProtocol, seed: StoredSeed, channel: str, wha
 
 
 # --- single values ---
+
+
+def encode_value(serde: SerializerProtocol, hash_key: bytes | None, value: Any, what: str) -> EncodedValue:
+    """Serialize a channel's value, and cut it into segments if it is a long one.
+
+    Under encryption it is cut only if hashes are keyed, and only by LangGraph's own class: one made from it may do more
+    than encrypt.
+
+    Raises:
+        UnserializableValue: It cannot be; the message names `what` it is.
+    """
+    if hash_key is not None and type(serde) is EncryptedSerializer:
+        kind, data = encode(serde.serde, value, what)
+        segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, hash_key, serde.cipher)
+        if segmented is not None:
+            return segmented
+        cipher, data = serde.cipher.encrypt(data)
+        return EncodedValue(f"{kind}+{cipher}", data)
+    kind, data = encode(serde, value, what)
+    segmented = None
+    if not isinstance(serde, EncryptedSerializer):
+        segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, hash_key)
+    return segmented or EncodedValue(*_pack((kind, data)))
+
+
+def decode_value(serde: SerializerProtocol, stored: StoredValue, what: str) -> Any:
+    """Load a channel's value.
+
+    Raises:
+        CheckpointCorrupted: Its bytes, or those of a segment, are missing or cannot be read.
+    """
+    if not isinstance(stored, SegmentedValue):
+        return decode(serde, stored, what)
+    if stored.fault:
+        raise CheckpointCorrupted(f"cannot read {what}: {stored.fault}")
+    try:
+        kind, _, cipher_name = stored.kind.partition(_ENCRYPTED_MARK)
+        if cipher_name and isinstance(serde, EncryptedSerializer):
+            whole = join(stored, partial(serde.cipher.decrypt, cipher_name))
+            return _decode(serde.serde, (kind, whole))
+        return _decode(serde, (stored.kind, join(stored, None)))
+    except Exception as exc:
+        raise _unreadable(what, exc) from exc
 
 
 def encode(serde: SerializerProtocol, value: Any, what: str) -> Encoded:
@@ -343,9 +395,18 @@ def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:
 
 def _decode(serde: SerializerProtocol, encoded: Encoded) -> Any:
     kind, data = encoded
+    if kind.startswith(_COMPRESSED):
+        kind, data = kind[len(_COMPRESSED) :], decompress(data)
     if kind.startswith(_ESCAPED):
         return _map_strings(serde.loads_typed((kind[len(_ESCAPED) :], data)), _unescape)
-    return serde.loads_typed(encoded)
+    return serde.loads_typed((kind, data))
+
+
+def _pack(encoded: Encoded) -> Encoded:
+    """Compress a value that Postgres would compress, and that is not encrypted."""
+    kind, data = encoded
+    packed = compress(data, _SHORTEST_PACKED) if _ENCRYPTED_MARK not in kind else None
+    return encoded if packed is None else (_COMPRESSED + kind, packed)
 
 
 def _unreadable(what: str, exc: Exception) -> CheckpointCorrupted:
@@ -360,6 +421,8 @@ def _unreadable(what: str, exc: Exception) -> CheckpointCorrupted:
 # is no character, and four hex digits. Strings inside objects of other types are the serializer's own affair.
 
 _ESCAPED = "escaped:"
+_COMPRESSED = "zlib:"  # comes before it
+_SHORTEST_PACKED = 1000
 _LOSSY_MARK = b"?"
 _ENCRYPTED_MARK = "+"  # what EncryptedSerializer joins the cipher's name to the type with
 _UNSTORABLE = re.compile("[\ud800-\udfff\U0010ffff]")

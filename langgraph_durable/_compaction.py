@@ -19,6 +19,7 @@ from langgraph_durable._config import CheckpointRef
 from langgraph_durable._database import Database
 from langgraph_durable._pruning import Node
 from langgraph_durable._rows import Fold, StoredCheckpoint
+from langgraph_durable._segment_reading import SegmentReader
 from langgraph_durable.errors import CompactionRefused
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
@@ -42,11 +43,13 @@ async def fold_checkpoint(
     node: Node,
     get_state: GetState,
     serde: SerializerProtocol,
+    hash_key: bytes | None,
+    reader: SegmentReader,
     decode: Callable[[StoredCheckpoint], CheckpointTuple],
 ) -> Fold | None:
     """Make the fold of a checkpoint's delta channels; None if there is nothing to fold, or it is gone."""
     ref = CheckpointRef(thread_id, node.checkpoint_ns, node.checkpoint_id)
-    stored = await _checkpoints.get_checkpoint(db, ref)
+    stored = await _checkpoints.get_checkpoint(db, ref, reader)
     if stored is None:
         return None
     before = decode(stored)
@@ -71,7 +74,10 @@ async def fold_checkpoint(
         node.checkpoint_ns,
         node.checkpoint_id,
         {c: str(versions[c]) for c in folded},
-        {c: _codec.encode(serde, _DeltaSnapshot(v), f"channel {c!r} of {where}") for c, v in folded.items()},
+        {
+            c: _codec.encode_value(serde, hash_key, _DeltaSnapshot(v), f"channel {c!r} of {where}")
+            for c, v in folded.items()
+        },
         prove,
     )
 

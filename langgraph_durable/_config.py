@@ -194,6 +194,32 @@ def require_sweep_policy(keep_last: Any, older_than: Any) -> Policy:
     return require_policy("keep_latest", keep_last, older_than)
 
 
+def require_cache_bytes(size: Any) -> int:
+    """Return how many bytes of segments to keep.
+
+    Raises:
+        InvalidConfig: It is no number of bytes.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise InvalidConfig(f"segment_cache_bytes must be an int >= 0, got {size!r:.200}")
+    return size
+
+
+def require_hash_key(key: Any) -> bytes | None:
+    """Return the key of segments' hashes, if there is one.
+
+    Raises:
+        InvalidConfig: It is no bytes, or too few or too many; the message does not show it.
+    """
+    if key is None:
+        return None
+    if not isinstance(key, bytes) or not 16 <= len(key) <= 64:
+        raise InvalidConfig(
+            "hash_key must be 16 to 64 secret bytes, as secrets.token_bytes(32) makes them, and not the cipher's key"
+        )
+    return key
+
+
 def require_limit(limit: Any) -> int | None:
     """Return how many checkpoints to list at most.
 

@@ -11,33 +11,45 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from langgraph_durable import _statements as sql
-from langgraph_durable._checkpoints import resolve_checkpoint_id
+from langgraph_durable._checkpoints import resolve_checkpoint_id, stored_value
 from langgraph_durable._config import CheckpointRef
-from langgraph_durable._database import Database
+from langgraph_durable._database import Database, Row
 from langgraph_durable._rows import HistoryWrite, StoredHistory, StoredSeed
+from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
+from langgraph_durable._segments import SegmentedValue
 
 
 async def get_delta_history(
-    db: Database, ref: CheckpointRef, channels: Sequence[str]
+    db: Database, ref: CheckpointRef, channels: Sequence[str], reader: SegmentReader
 ) -> dict[str, StoredHistory]:
     """Fetch what channels are replayed from at a checkpoint: the named one, or the namespace's latest.
 
     The checkpoint's own writes are not part of it: they make its child. An ancestor's are, the seed's too.
 
-    Round trips: 1, for any number of channels and ancestors; 2 if the checkpoint is named by a ULID.
+    Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments are not at hand; 1 more if the
+    checkpoint is named by a ULID.
     """
     checkpoint_id = ref.checkpoint_id
     if checkpoint_id is not None:
         checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
-    rows = await db.fetch(
-        sql.GET_DELTA_HISTORY,
-        {
-            "thread": ref.thread_id,
-            "ns": ref.namespace,
-            "id": checkpoint_id,
-            "channels": list(dict.fromkeys(channels)),
-        },
-    )
+    params = {
+        "thread": ref.thread_id,
+        "ns": ref.namespace,
+        "id": checkpoint_id,
+        "channels": list(dict.fromkeys(channels)),
+    }
+
+    async def read(fetches: Fetches) -> tuple[dict[str, StoredHistory], list[SegmentedValue]]:
+        histories = _assemble(ref.thread_id, channels, await fetches.fetch(sql.GET_DELTA_HISTORY, params))
+        seeds = [h.seed.value for h in histories.values() if h.seed is not None]
+        return histories, [value for value in seeds if isinstance(value, SegmentedValue)]
+
+    return await read_segmented(db, reader, read)
+
+
+def _assemble(thread_id: str, channels: Sequence[str], rows: Sequence[Row]) -> dict[str, StoredHistory]:
+    """Put the rows of a history together."""
+    indexes: dict[bytes, bytes] = {}
     runs: dict[int, list[str]] = {}
     writes: defaultdict[int, list[HistoryWrite]] = defaultdict(list)
     histories = {channel: StoredHistory() for channel in channels}
@@ -46,14 +58,20 @@ async def get_delta_history(
         if kind > 0:
             writes[kind].append(row)
             continue
-        _, ancestor_id, _, _, number, channel, type_, data, ids = row
+        _, ancestor_id, _, _, number, channel, type_, data, ids, entries = row
         if kind == sql.RUN:
             runs[number] = ids
         elif kind == sql.SEED_VALUE:
-            value = (type_, data) if type_ is not None else None
+            value = stored_value(thread_id, type_, data, entries) if type_ is not None else None
             histories[channel].seed = StoredSeed(ancestor_id, value=value)
+        elif kind == sql.SEED_INDEX:
+            indexes[entries[0]] = data
         else:
             histories[channel].seed = StoredSeed(ancestor_id, checkpoint=(type_, data))
+    for history in histories.values():
+        if history.seed is not None and isinstance(history.seed.value, SegmentedValue):
+            entries = history.seed.value.entries
+            history.seed.value.indexes = {entry: indexes[entry] for entry in entries if entry in indexes}
     for number, ids in reversed(_without_rings(runs)):
         for write in _in_order(writes[number], ids):
             histories[write[5]].writes.append(write)

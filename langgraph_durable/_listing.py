@@ -11,6 +11,7 @@ from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._config import filter_matches
 from langgraph_durable._database import Database, run_now
 from langgraph_durable._rows import StoredCheckpoint
+from langgraph_durable._segment_reading import SegmentReader
 
 
 class Listing:
@@ -19,11 +20,13 @@ class Listing:
     def __init__(
         self,
         walk: CheckpointWalk,
+        reader: SegmentReader,
         decode: Callable[[StoredCheckpoint], CheckpointTuple],
         wanted: dict[str, Any],
         limit: int | None,
     ) -> None:
         self._walk = walk
+        self._reader = reader
         self._decode = decode
         self._wanted = wanted
         self._left = limit
@@ -50,7 +53,7 @@ class Listing:
         # A filter may reject what the page holds; without one the limit is what is needed.
         if self._left is not None and not self._wanted:
             size = min(size, self._left)
-        return (await self._walk.next_page(db, size))[::-1]
+        return (await self._walk.next_page(db, self._reader, size))[::-1]
 
     def _accept(self, stored: StoredCheckpoint) -> CheckpointTuple | None:
         if self._left == 0:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from langgraph_durable import _statements as sql
-from langgraph_durable._checkpoints import assemble_page
+from langgraph_durable._checkpoints import assemble_page, segmented_values, value_params
 from langgraph_durable._database import Call, Database, Row, Session
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
 from langgraph_durable._rows import Fold
+from langgraph_durable._segment_reading import SegmentReader, fill_values
 from langgraph_durable._ulids import derive_ulid, show_ulid
 from langgraph_durable.errors import EffectUnresolved, ThreadExists
 from langgraph_durable.reports import EraseReceipt, Removed
@@ -42,7 +43,13 @@ async def list_nodes(db: Database, thread_id: str) -> list[Node]:
 
 
 async def remove_checkpoints(
-    db: Database, thread_id: str, choose: Choice, *, dry_run: bool, folds: Sequence[Fold] = ()
+    db: Database,
+    reader: SegmentReader,
+    thread_id: str,
+    choose: Choice,
+    *,
+    dry_run: bool,
+    folds: Sequence[Fold] = (),
 ) -> Removed:
     """Delete the checkpoints of a thread that are not chosen to survive, and all that nothing needs any more.
 
@@ -55,13 +62,14 @@ async def remove_checkpoints(
 
     async def work(session: Session) -> Removed:
         for fold in folds:
-            await _store_fold(session, thread_id, fold)
+            await _store_fold(session, reader, thread_id, fold)
         _, [(now,)], rows = await session.pipeline(
             (sql.LOCK_THREAD, (thread_id,)), (sql.NOW, None), (sql.LIST_NODES, {"thread": thread_id})
         )
         nodes = [_node(row) for row in rows]
         plan = plan_removal(nodes, choose(nodes, now))
-        removed = await _carry_out(session, thread_id, plan, last=not dry_run)
+        removed = await _carry_out(session, thread_id, plan, replaced=bool(folds), last=not dry_run)
+        reader.cache.forget(thread_id)
         if dry_run:
             raise _DryRun(removed)
         return removed
@@ -72,22 +80,21 @@ async def remove_checkpoints(
         return counted.removed
 
 
-async def _store_fold(session: Session, thread_id: str, fold: Fold) -> None:
+async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, fold: Fold) -> None:
     parameters = {
         "thread": thread_id,
         "ns": fold.checkpoint_ns,
         "id": fold.checkpoint_id,
-        "channels": list(fold.values),
-        "versions": [fold.versions[channel] for channel in fold.values],
-        "types": [kind for kind, _ in fold.values.values()],
-        "data": [data for _, data in fold.values.values()],
+        **value_params(fold.values, fold.versions, known=set()),
     }
     *_, rows = await session.pipeline(
         (sql.LOCK_THREAD, (thread_id,)),
         (sql.FOLD_CHANNELS, parameters),
         (sql.GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
     )
-    for stored in assemble_page(rows):  # none if it was deleted since it was read
+    page = assemble_page(rows)  # nothing if it was deleted since it was read
+    await fill_values(session, reader, segmented_values(page))
+    for stored in page:
         fold.prove(stored)
 
 
@@ -99,7 +106,7 @@ def _node(row: Row) -> Node:
     )
 
 
-async def _carry_out(session: Session, thread_id: str, plan: Plan, *, last: bool) -> Removed:
+async def _carry_out(session: Session, thread_id: str, plan: Plan, *, replaced: bool, last: bool) -> Removed:
     thread = {"thread": thread_id}
     kept = _columns(plan.kept_writes, "kept_ns", "kept_id", "kept_channel")
     seeds = _columns(plan.seeds, "seed_ns", "seed_id", "seed_channel")
@@ -119,6 +126,8 @@ async def _carry_out(session: Session, thread_id: str, plan: Plan, *, last: bool
     if plan.values:
         columns = _columns(plan.values, "ns", "channel", "version")
         counted["channel_values"] = (sql.DELETE_VALUES, thread | columns)
+    if plan.values or replaced:
+        counted["segments"] = (sql.DELETE_SEGMENTS, thread)
     if not counted and not uncounted:
         return Removed({}, {})
     answers = (await session.pipeline(*uncounted, *counted.values(), last=last))[len(uncounted) :]

@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from langgraph_durable._segments import EncodedValue, SegmentedValue
+
 Encoded = tuple[str, bytes]
 """What a serializer makes of a value: its type tag and its bytes."""
+
+StoredValue = Encoded | SegmentedValue
+"""A channel's value as read: whole, or in segments."""
 
 
 @dataclass(slots=True)
@@ -36,11 +41,11 @@ class CheckpointRow:
     """
     delta_channels: Sequence[str]
     """Channels whose values are replayed from what ancestors' tasks wrote."""
-    values: dict[str, Encoded]
+    values: dict[str, EncodedValue]
     """Channel -> value, of those that this put sends; the others are stored already."""
-    encode_value: Callable[[str], Encoded]
+    encode_value: Callable[[str], EncodedValue]
     """Encodes the value of one more channel, for when it turns out not to be stored after all."""
-    encode_kept: Callable[[Encoded, str, str], Encoded | None]
+    encode_kept: Callable[[Encoded, str, str], EncodedValue | None]
     """Encodes the value of a channel that is inside the parent, if it has the version that is kept."""
 
     def send_too(self, channels: Sequence[str]) -> None:
@@ -63,7 +68,7 @@ class Fold:
     checkpoint_ns: str
     checkpoint_id: str
     versions: Mapping[str, str]
-    values: Mapping[str, Encoded]
+    values: Mapping[str, EncodedValue]
     prove: Callable[[StoredCheckpoint], None]
     """Raises unless the checkpoint, as stored then, has the state that it had before."""
 
@@ -99,7 +104,7 @@ class StoredCheckpoint:
     checkpoint: Encoded
     metadata: Encoded
     versions: dict[str, str | None]
-    values: dict[str, Encoded] = field(default_factory=dict)
+    values: dict[str, StoredValue] = field(default_factory=dict)
     writes: list[StoredWrite] = field(default_factory=list)
     parent_sends: list[StoredWrite] = field(default_factory=list)
     """Pending sends that a checkpoint of format v<4 keeps in its parent's writes."""
@@ -110,11 +115,11 @@ class StoredSeed:
     """The value that a channel's replay starts from: one of its own, or one inside its checkpoint."""
 
     checkpoint_id: str
-    value: Encoded | None = None
+    value: StoredValue | None = None
     checkpoint: Encoded | None = None
 
 
-HistoryWrite = tuple[int, str, str, str, int, str, str, bytes, None]
+HistoryWrite = tuple[int, str, str, str, int, str, str, bytes, None, None]
 """A write as the row it came in: its run, checkpoint_id, task_path, task_id, idx, channel, type, value.
 
 A plain row, since there may be thousands.

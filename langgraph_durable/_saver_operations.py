@@ -30,9 +30,20 @@ from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Databas
 from langgraph_durable._listing import Listing
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
+from langgraph_durable._segment_cache import SegmentCache
+from langgraph_durable._segment_reading import SegmentReader
+from langgraph_durable._segments import open_segment
+from langgraph_durable._storage import storage_stats
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.errors import CompactionRefused, EffectUnresolved, InvalidConfig, PruneFailed
-from langgraph_durable.reports import EraseReceipt, PruneReport, Removed, SweepProgress, SweepReport
+from langgraph_durable.reports import (
+    EraseReceipt,
+    PruneReport,
+    Removed,
+    StorageStats,
+    SweepProgress,
+    SweepReport,
+)
 
 _SWEEP_BATCH = 50
 
@@ -63,6 +74,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _blocking: BlockingConnections | None
     _asynchronous: AsyncConnections | None
     _filter_keys: Collection[str] | None
+    _hash_key: bytes | None
+    _segments: SegmentCache
     _retry_timeout: float
     _schema_check: SchemaCheck
     _stored: StoredCheckpoints
@@ -100,9 +113,16 @@ class SaverOperations(BaseCheckpointSaver[str]):
             parent_id = await _checkpoints.resolve_checkpoint_id(db, ref, ref.checkpoint_id)
             ref = replace(ref, checkpoint_id=parent_id)
         row = _codec.encode_checkpoint(
-            self.serde, self._index_keys, ref, config, checkpoint, metadata, new_versions
+            self.serde,
+            self._index_keys,
+            self._hash_key,
+            ref,
+            config,
+            checkpoint,
+            metadata,
+            new_versions,
         )
-        await _checkpoints.put_checkpoint(db, row)
+        await _checkpoints.put_checkpoint(db, row, self._segments)
         self._stored.note(row.thread_id, row.checkpoint_ns, row.checkpoint_id)
         return _codec.config_of(row, row.checkpoint_id)
 
@@ -128,14 +148,14 @@ class SaverOperations(BaseCheckpointSaver[str]):
             )
 
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
-        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
+        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config), self._reader)
         if stored is None:
             return None
         self._stored.note(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
         return self._decode(stored)
 
     async def _get_ulid(self, db: Database, config: RunnableConfig) -> str | None:
-        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config))
+        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config), None)
         return show_ulid(stored.ulid) if stored is not None else None
 
     async def _erase(self, db: Database, thread_id: str, *, force: bool) -> EraseReceipt:
@@ -183,7 +203,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
             latest = [n for n in nodes if n.key in survivors and n.delta_channels]
             folded = [n for n in latest if graph_has(graph, n.checkpoint_ns)]
             folds = [
-                await fold_checkpoint(db, thread_id, node, get_state, self.serde, self._decode)
+                await fold_checkpoint(
+                    db, thread_id, node, get_state, self.serde, self._hash_key, self._reader, self._decode
+                )
                 for node in folded
             ]
             return [made for made in folds if made is not None]
@@ -209,7 +231,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
     ) -> PruneReport:
         async def remove(thread_id: str) -> Removed:
             folds = await fold(thread_id) if fold is not None else []
-            return await _retention.remove_checkpoints(db, thread_id, choose, dry_run=dry_run, folds=folds)
+            return await _retention.remove_checkpoints(
+                db, self._reader, thread_id, choose, dry_run=dry_run, folds=folds
+            )
 
         return await _from_each(thread_ids, remove, dry_run=dry_run)
 
@@ -252,6 +276,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         orphaned = await _effects_ops.count_orphans(db)
         return SweepReport(seen, pruned, removed, orphans, dry_run, expired, orphaned)
 
+    async def _storage_stats(self, db: Database, thread_id: str | None) -> StorageStats:
+        return await storage_stats(
+            db, _config.require_thread_id(thread_id) if thread_id is not None else None
+        )
+
     async def _get_history(
         self, db: Database, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -260,7 +289,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             return {}
         ref = _config.checkpoint_ref(config)
         where = f"thread {ref.thread_id!r}, namespace {ref.namespace!r}, checkpoint {ref.checkpoint_id!r}"
-        found = await _history.get_delta_history(db, ref, wanted)
+        found = await _history.get_delta_history(db, ref, wanted, self._reader)
         return {c: _codec.decode_history(self.serde, c, history, where) for c, history in found.items()}
 
     def _listing(
@@ -276,10 +305,18 @@ class SaverOperations(BaseCheckpointSaver[str]):
             _config.before_ref(before, config) if before is not None else None,
             wanted,
         )
-        return Listing(walk, self._decode, wanted, _config.require_limit(limit))
+        return Listing(walk, self._reader, self._decode, wanted, _config.require_limit(limit))
 
     def _decode(self, stored: StoredCheckpoint) -> CheckpointTuple:
         return _codec.decode_checkpoint(self.serde, stored, next_version=self.get_next_version)
+
+    @property
+    def _reader(self) -> SegmentReader:
+        # Made at every call, since LangGraph and callers reassign serde.
+        cipher = self.serde.cipher if isinstance(self.serde, EncryptedSerializer) else None
+        return SegmentReader(
+            self._segments, lambda hash_, data: open_segment(hash_, data, self._hash_key, cipher)
+        )
 
     @property
     def _index_keys(self) -> Collection[str] | None:

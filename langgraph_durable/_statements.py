@@ -12,8 +12,11 @@ What is not obvious:
   ULID made here are never all ones.
 - What a graph does not know of its thread stays: channels that a put neither has a value for nor a new version are the
   parent's affair. An ancestor has no list of its delta channels, but seeds and writes of no others.
-- Statements that read checkpoints give rows of four kinds in one answer, so that one query, and so one
-  snapshot, fetches checkpoints with their values and their writes: no prune can come between.
+- Statements that read checkpoints give rows of five kinds in one answer, so that one query, and so one
+  snapshot, fetches checkpoints with their values and their writes: no prune can come between. Values that are made of
+  segments come with the hashes of these, which a second query fetches as far as they are not at hand.
+- Segments: see _segments.py. The first byte of an index's hash is 1 or 3; an index is hashes of 20 bytes. What a stored
+  index or value names is stored, so a put looks only for what its own rows name and it does not send.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_n
 
 # --- put ---
 
+# The hashes that a value names come as one string, since arrays of arrays must be rectangles.
 PUT_CHECKPOINT = Statement("""
 WITH missing AS (
     SELECT n.channel
@@ -98,6 +102,11 @@ WITH missing AS (
         SELECT 1 FROM {schema}.channel_values v
         WHERE v.thread_id = %(thread)s AND v.checkpoint_ns = %(ns)s
         AND v.channel = n.channel AND v.version = n.version
+    ) IS NULL
+), lacking AS (
+    SELECT n.hash FROM unnest(%(needed)s::bytea[]) AS n (hash)
+    WHERE (
+        SELECT 1 FROM {schema}.segments s WHERE s.thread_id = %(thread)s AND s.hash = n.hash
     ) IS NULL
 ), head AS MATERIALIZED (
     SELECT ulid FROM {schema}.checkpoints
@@ -126,6 +135,7 @@ WITH missing AS (
 ), verdict AS (
     SELECT CASE
         WHEN EXISTS (SELECT FROM missing) THEN 'values missing'
+        WHEN EXISTS (SELECT FROM lacking) THEN 'segments missing'
         WHEN EXISTS (SELECT FROM kept WHERE version IS NULL AND NOT delta) THEN 'values in parent'
         WHEN stored OR %(parent)s::text IS NULL THEN 'fine'
         WHEN EXISTS (SELECT FROM {schema}.tombstones WHERE thread_id = %(thread)s) THEN 'thread deleted'
@@ -161,10 +171,21 @@ WITH missing AS (
         ELSE derived.ulid
     END AS ulid
     FROM verdict CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
+), segmented AS (
+    INSERT INTO {schema}.segments (thread_id, hash, data)
+    SELECT %(thread)s, s.*
+    FROM unnest(%(hashes)s::bytea[], %(segments)s::bytea[]) AS s
+    CROSS JOIN verdict WHERE verdict = 'fine'
+    ON CONFLICT DO NOTHING
 ), sent AS (
-    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
-    SELECT %(thread)s, %(ns)s, v.*
-    FROM unnest(%(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[]) AS v
+    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data, segments)
+    SELECT %(thread)s, %(ns)s, v.channel, v.version, v.type, v.data,
+        CASE WHEN v.entries IS NOT NULL THEN array(
+            SELECT substr(v.entries, i, 20) FROM generate_series(1, length(v.entries), 20) AS i ORDER BY i
+        ) END
+    FROM unnest(
+        %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[], %(entries)s::bytea[]
+    ) AS v (channel, version, type, data, entries)
     CROSS JOIN verdict WHERE verdict = 'fine'
     ON CONFLICT DO NOTHING
 ), restarted AS (
@@ -192,7 +213,7 @@ WITH missing AS (
 )
 SELECT verdict, array(
     SELECT channel FROM missing UNION ALL SELECT channel FROM kept WHERE version IS NULL AND NOT delta
-) FROM verdict
+), array(SELECT hash FROM lacking) FROM verdict
 """)
 
 # What is inside a checkpoint: an ancestor's, if a delta channel needs it still.
@@ -238,31 +259,46 @@ _COLUMNS: LiteralString = """
 # The kinds of rows that reading checkpoints gives. Columns: kind, thread_id, checkpoint_ns, then by kind
 #   CHECKPOINT  checkpoint_id, parent_checkpoint_id, -, -, type, checkpoint, metadata_type, metadata, ulid,
 #               value_channels, value_versions
-#   VALUE       channel, version, -, -, type, data
+#   VALUE       channel, version, -, -, type, data, -, -, -, -, -, -, segments
 #   WRITE       checkpoint_id, task_path, task_id, channel, type, value, -, -, -, -, -, idx
 #   SEND        as WRITE, of the parent of a checkpoint that keeps its pending sends there
-CHECKPOINT, VALUE, WRITE, SEND = range(4)
+#   INDEX       -, -, -, -, -, data, -, hash: an index that the values name
+CHECKPOINT, VALUE, WRITE, SEND, INDEX = range(5)
+
+_PAGE_VALUES: LiteralString = """value AS MATERIALIZED (
+    SELECT n.thread_id, n.checkpoint_ns, n.channel, n.version, v.type, v.data, v.segments
+    FROM (
+        SELECT DISTINCT p.thread_id, p.checkpoint_ns, n.channel, n.version
+        FROM page p CROSS JOIN unnest(p.value_channels, p.value_versions) AS n (channel, version)
+        WHERE n.version IS NOT NULL
+    ) n CROSS JOIN LATERAL (
+        SELECT v.type, v.data, v.segments FROM {schema}.channel_values v
+        WHERE v.thread_id = n.thread_id AND v.checkpoint_ns = n.checkpoint_ns
+        AND v.channel = n.channel AND v.version = n.version
+        LIMIT 1
+    ) v
+)
+"""
 
 _PAGE_CONTENTS: LiteralString = """
 SELECT 0, thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, NULL::text, NULL::text, type, checkpoint,
-    metadata_type, metadata, ulid, value_channels, value_versions, NULL::int
+    metadata_type, metadata, ulid, value_channels, value_versions, NULL::int, NULL::bytea[]
 FROM page
 UNION ALL
-SELECT 1, n.thread_id, n.checkpoint_ns, n.channel, n.version, NULL, NULL, v.type, v.data,
-    NULL, NULL, NULL, NULL, NULL, NULL
+SELECT 1, thread_id, checkpoint_ns, channel, version, NULL, NULL, type, data,
+    NULL, NULL, NULL, NULL, NULL, NULL, segments
+FROM value
+UNION ALL
+SELECT 4, i.thread_id, NULL, NULL, NULL, NULL, NULL, NULL, s.data, NULL, i.hash, NULL, NULL, NULL, NULL, NULL
 FROM (
-    SELECT DISTINCT p.thread_id, p.checkpoint_ns, n.channel, n.version
-    FROM page p CROSS JOIN unnest(p.value_channels, p.value_versions) AS n (channel, version)
-    WHERE n.version IS NOT NULL
-) n CROSS JOIN LATERAL (
-    SELECT v.type, v.data FROM {schema}.channel_values v
-    WHERE v.thread_id = n.thread_id AND v.checkpoint_ns = n.checkpoint_ns
-    AND v.channel = n.channel AND v.version = n.version
-    LIMIT 1
-) v
+    SELECT DISTINCT thread_id, hash FROM value CROSS JOIN unnest(segments) AS hash
+    WHERE segments IS NOT NULL AND substr(hash, 1, 1) IN ('\\x01', '\\x03')
+) i CROSS JOIN LATERAL (
+    SELECT s.data FROM {schema}.segments s WHERE s.thread_id = i.thread_id AND s.hash = i.hash LIMIT 1
+) s
 UNION ALL
 SELECT 2, p.thread_id, p.checkpoint_ns, p.checkpoint_id, w.task_path, w.task_id, w.channel, w.type, w.value,
-    NULL, NULL, NULL, NULL, NULL, w.idx
+    NULL, NULL, NULL, NULL, NULL, w.idx, NULL
 FROM page p CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes w
     WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns AND w.checkpoint_id = p.checkpoint_id
@@ -270,7 +306,7 @@ FROM page p CROSS JOIN LATERAL (
 ) w
 UNION ALL
 SELECT 3, p.thread_id, p.checkpoint_ns, p.checkpoint_id, w.task_path, w.task_id, w.channel, w.type, w.value,
-    NULL, NULL, NULL, NULL, NULL, w.idx
+    NULL, NULL, NULL, NULL, NULL, w.idx, NULL
 FROM page p CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes w
     WHERE w.thread_id = p.thread_id AND w.checkpoint_ns = p.checkpoint_ns
@@ -289,7 +325,8 @@ def _read(where: LiteralString, source: LiteralString = "{schema}.checkpoints") 
         + source
         + " WHERE "
         + where
-        + ")"
+        + "), "
+        + _PAGE_VALUES
         + _PAGE_CONTENTS
     )
 
@@ -327,6 +364,14 @@ LIST_NAMESPACE = _list(_THREAD + _NAMESPACE)
 LIST_ONE_IN_THREAD = _list_one(_THREAD)
 LIST_ONE_IN_NAMESPACE = _list_one(_THREAD + _NAMESPACE)
 
+# Of several threads: a page may be of any.
+GET_SEGMENTS = Statement("""
+SELECT k.thread_id, k.hash, s.data
+FROM unnest(%s::text[], %s::bytea[]) AS k (thread_id, hash) CROSS JOIN LATERAL (
+    SELECT s.data FROM {schema}.segments s WHERE s.thread_id = k.thread_id AND s.hash = k.hash LIMIT 1
+) s
+""")
+
 # A ULID may stand for the checkpoint it was given to, or be some runtime's own id, which comes first.
 FIND_BY_ULID = Statement("""
 SELECT coalesce((
@@ -351,11 +396,12 @@ ORDER BY ulid DESC LIMIT 1
 
 # The rows that a history gives. Columns: kind, checkpoint_id, then by kind
 #   RUN              -, -, its number, -, -, -, the ids of its checkpoints, newest first
-#   SEED_VALUE       -, -, -, channel, type, data; without type and data if the row is missing
+#   SEED_VALUE       -, -, -, channel, type, data, -, segments; without type and data if the row is missing
 #   SEED_CHECKPOINT  -, -, -, channel, type, checkpoint: the value is inside
+#   SEED_INDEX       -, -, -, -, -, data, -, its hash, alone: an index that the seeds name
 #   a run's number   task_path, task_id, idx, channel, type, value: a write. Those of checkpoints that the run does
 #                    not have are not part of the history.
-RUN, SEED_VALUE, SEED_CHECKPOINT = -1, -2, -3
+RUN, SEED_VALUE, SEED_CHECKPOINT, SEED_INDEX = -1, -2, -3, -4
 
 # The walk up the parents goes by runs, since a step for each ancestor costs ten times as much: a run starts at the
 # next parent and takes those that come before it in the thread's order (of ULIDs; of ids among ancestors), up to where
@@ -430,10 +476,19 @@ WITH RECURSIVE target AS (
     SELECT r.ids[cardinality(r.ids)] AS checkpoint_id, v.channel, v.version
     FROM run r CROSS JOIN unnest(r.value_channels, r.value_versions) AS v (channel, version)
     WHERE v.channel = ANY (r.wanted)
+), seed_value AS MATERIALIZED (
+    SELECT s.checkpoint_id, s.channel, v.type, v.data, v.segments
+    FROM seed s LEFT JOIN LATERAL (
+        SELECT v.type, v.data, v.segments FROM {schema}.channel_values v
+        WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = %(ns)s::text
+        AND v.channel = s.channel AND v.version = s.version
+        LIMIT 1
+    ) v ON true
+    WHERE s.version IS NOT NULL
 )
-SELECT -1, NULL::text, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids FROM run
+SELECT -1, NULL::text, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids, NULL::bytea[] FROM run
 UNION ALL
-SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL
+SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL, NULL
 FROM run r CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes x
     WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text
@@ -442,7 +497,7 @@ FROM run r CROSS JOIN LATERAL (
 ) x
 WHERE r.descending
 UNION ALL
-SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL
+SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL, NULL
 FROM run r CROSS JOIN unnest(r.ids) AS i (id) CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes x
     WHERE x.thread_id = %(thread)s::text AND x.checkpoint_ns = %(ns)s::text
@@ -451,16 +506,17 @@ FROM run r CROSS JOIN unnest(r.ids) AS i (id) CROSS JOIN LATERAL (
 ) x
 WHERE NOT r.descending
 UNION ALL
-SELECT -2, s.checkpoint_id, NULL, NULL, NULL, s.channel, v.type, v.data, NULL
-FROM seed s LEFT JOIN LATERAL (
-    SELECT v.type, v.data FROM {schema}.channel_values v
-    WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = %(ns)s::text
-    AND v.channel = s.channel AND v.version = s.version
-    LIMIT 1
-) v ON true
-WHERE s.version IS NOT NULL
+SELECT -2, checkpoint_id, NULL, NULL, NULL, channel, type, data, NULL, segments FROM seed_value
 UNION ALL
-SELECT -3, s.checkpoint_id, NULL, NULL, NULL, s.channel, c.type, c.checkpoint, NULL
+SELECT -4, NULL, NULL, NULL, NULL, NULL, NULL, s.data, NULL, ARRAY[i.hash]
+FROM (
+    SELECT DISTINCT hash FROM seed_value CROSS JOIN unnest(segments) AS hash
+    WHERE segments IS NOT NULL AND substr(hash, 1, 1) IN ('\\x01', '\\x03')
+) i CROSS JOIN LATERAL (
+    SELECT s.data FROM {schema}.segments s WHERE s.thread_id = %(thread)s::text AND s.hash = i.hash LIMIT 1
+) s
+UNION ALL
+SELECT -3, s.checkpoint_id, NULL, NULL, NULL, s.channel, c.type, c.checkpoint, NULL, NULL
 FROM seed s CROSS JOIN LATERAL (
     SELECT type, checkpoint FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = s.checkpoint_id
@@ -554,6 +610,27 @@ WITH deleted AS (
 SELECT count(*), coalesce(sum(size), 0) FROM deleted
 """)
 
+# Segments that no value of the thread names, itself or by an index: comes after what deletes values.
+DELETE_SEGMENTS = Statement("""
+WITH entry AS MATERIALIZED (
+    SELECT DISTINCT e.hash FROM {schema}.channel_values v CROSS JOIN unnest(v.segments) AS e (hash)
+    WHERE v.thread_id = %(thread)s::text AND v.segments IS NOT NULL
+), named AS (
+    SELECT hash FROM entry
+    UNION
+    SELECT substr(s.data, i, 20)
+    FROM entry e CROSS JOIN LATERAL (
+        SELECT s.data FROM {schema}.segments s WHERE s.thread_id = %(thread)s::text AND s.hash = e.hash LIMIT 1
+    ) s CROSS JOIN generate_series(1, length(s.data), 20) AS i
+    WHERE substr(e.hash, 1, 1) IN ('\\x01', '\\x03')
+), deleted AS (
+    DELETE FROM {schema}.segments s
+    WHERE s.thread_id = %(thread)s::text AND NOT EXISTS (SELECT FROM named n WHERE n.hash = s.hash)
+    RETURNING pg_column_size(s.data) AS size
+)
+SELECT count(*), coalesce(sum(size), 0) FROM deleted
+""")
+
 FORGET_PARENTS = Statement("""
 UPDATE {schema}.checkpoints c SET parent_checkpoint_id = NULL
 FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
@@ -562,12 +639,20 @@ WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint
 
 FOLD_CHANNELS = Statement("""
 WITH folded AS (
-    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data)
-    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data
-    FROM unnest(%(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[])
-        AS v (channel, version, type, data)
+    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data, segments)
+    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data,
+        CASE WHEN v.entries IS NOT NULL THEN array(
+            SELECT substr(v.entries, i, 20) FROM generate_series(1, length(v.entries), 20) AS i ORDER BY i
+        ) END
+    FROM unnest(
+        %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[], %(entries)s::bytea[]
+    ) AS v (channel, version, type, data, entries)
     ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
-    SET type = excluded.type, data = excluded.data, segments = NULL
+    SET type = excluded.type, data = excluded.data, segments = excluded.segments
+), segmented AS (
+    INSERT INTO {schema}.segments (thread_id, hash, data)
+    SELECT %(thread)s::text, s.* FROM unnest(%(hashes)s::bytea[], %(segments)s::bytea[]) AS s
+    ON CONFLICT DO NOTHING
 )
 UPDATE {schema}.checkpoints SET
     value_channels = value_channels || %(channels)s::text[], value_versions = value_versions || %(versions)s::text[],

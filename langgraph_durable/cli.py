@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from langgraph_durable import __version__
 from langgraph_durable._cli_effects import add_effects_commands
 from langgraph_durable._cli_reading import add_reading_commands
 from langgraph_durable.errors import DurableError
-from langgraph_durable.reports import Removed, SweepProgress
+from langgraph_durable.reports import Removed, StorageStats, SweepProgress
 from langgraph_durable.saver import DurableSaver
 from langgraph_durable.schema import DEFAULT_SCHEMA, schema_sql
 
@@ -77,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         help="drop what is kept of effects that ended so long ago",
     )
     sweep.set_defaults(run=_sweep)
+
+    stats = commands.add_parser("stats", help="show what checkpoints take, and what segments save")
+    _add_schema_option(stats)
+    _add_database_option(stats)
+    stats.add_argument("--thread", metavar="THREAD", help="only of this thread, without indexes")
+    stats.add_argument("--json", action="store_true", help="as JSON")
+    stats.set_defaults(run=_show_stats)
 
     def add_options(command: argparse.ArgumentParser) -> None:
         _add_schema_option(command)
@@ -193,6 +201,36 @@ def _told(removed: Removed, where: str, *, dry_run: bool) -> str:
         f"  {table}: {rows} rows, {removed.bytes[table] / 1e6:.1f} MB"
         for table, rows in sorted(removed.rows.items())
     ]
+    return "\n".join(lines)
+
+
+def _show_stats(options: argparse.Namespace) -> int:
+    with DurableSaver.from_conn_string(options.database, schema=options.schema) as saver:
+        stats = saver.storage_stats(options.thread)
+    print(_stats_as_json(stats) if options.json else _stats_as_table(stats))
+    return 0
+
+
+def _stats_as_json(stats: StorageStats) -> str:
+    record = {
+        "thread_id": stats.thread_id,
+        "tables": {name: {"rows": t.rows, "bytes": t.bytes} for name, t in stats.tables.items()},
+        "rows": stats.total_rows,
+        "bytes": stats.total_bytes,
+        "logical_bytes": stats.logical_bytes,
+        "ratio": stats.ratio,
+    }
+    return json.dumps(record, indent=2)
+
+
+def _stats_as_table(stats: StorageStats) -> str:
+    rows = [(name, table.rows, table.bytes) for name, table in stats.tables.items()]
+    rows.append(("total", stats.total_rows, stats.total_bytes))
+    lines = [f"{'table':<16} {'rows':>12} {'MB':>12}"]
+    lines += [f"{name:<16} {count:>12,} {size / 1e6:>12,.2f}" for name, count, size in rows]
+    lines.append(
+        f"every version whole: {stats.logical_bytes / 1e6:,.2f} MB, so it takes {stats.ratio:.3f} of that"
+    )
     return "\n".join(lines)
 
 

@@ -66,6 +66,42 @@ class EraseReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class TableStorage:
+    """What one table takes."""
+
+    rows: int
+    bytes: int
+    """On disk, with indexes and TOAST; of a single thread, those of its rows, compressed as they are on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStats:
+    """What checkpoints take, and what they would take if every version of every value were stored whole."""
+
+    thread_id: str | None
+    """The thread they are of; None for all."""
+    tables: Mapping[str, TableStorage]
+    """Table -> what it takes. The effect log's are not among them."""
+    logical_bytes: int
+    """Bytes of serialized checkpoints, metadata and writes, and of each version of each value, whole, uncompressed."""
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all tables."""
+        return sum(table.rows for table in self.tables.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(table.bytes for table in self.tables.values())
+
+    @property
+    def ratio(self) -> float:
+        """Bytes taken for each logical one; 1.0 if there are none."""
+        return self.total_bytes / self.logical_bytes if self.logical_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """What a sweep removed, or, of a dry run, would remove."""
 

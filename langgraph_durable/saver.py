@@ -35,9 +35,10 @@ from langgraph_durable._connections import (
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
+from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
 from langgraph_durable._timeline import Timeline
 from langgraph_durable.errors import InvalidConfig
-from langgraph_durable.reports import EraseReceipt, PruneReport, SweepProgress, SweepReport
+from langgraph_durable.reports import EraseReceipt, PruneReport, StorageStats, SweepProgress, SweepReport
 from langgraph_durable.timeline import TimelineEntry
 
 
@@ -68,6 +69,8 @@ class DurableSaver(SaverOperations):
         serde: SerializerProtocol | None = None,
         filter_keys: Collection[str] | None = None,
         retry_timeout: float = 30.0,
+        segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
+        hash_key: bytes | None = None,
     ) -> None:
         """Make a saver on pools or connections of yours, which stay yours to open and to close.
 
@@ -79,6 +82,11 @@ class DurableSaver(SaverOperations):
             filter_keys: Metadata keys kept readable in the database, so that `list` filters on them there.
                 Default: every key with a plain value, or, with an EncryptedSerializer, source, step and run_id.
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
+            segment_cache_bytes: What this process keeps, at most, of the segments that long lists and dicts are stored
+                in, so that it neither sends nor fetches them again; shared with clones.
+            hash_key: 16 to 64 secret bytes that the segments' names are made with. With an EncryptedSerializer long
+                values are stored in segments only if it is given: names made without a key would tell equal contents.
+                Keep it as long as what was stored with it, and give it to every saver that reads that.
 
         Raises:
             InvalidConfig: Neither `pool` nor `async_pool` is given, or one is something else.
@@ -93,7 +101,7 @@ class DurableSaver(SaverOperations):
             _async_given(async_pool) if async_pool is not None else None
         )
         self._own: OwnPools | None = None
-        self._configure(schema, filter_keys, retry_timeout)
+        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key)
 
     @classmethod
     def from_conn_string(
@@ -108,6 +116,8 @@ class DurableSaver(SaverOperations):
         serde: SerializerProtocol | None = None,
         filter_keys: Collection[str] | None = None,
         retry_timeout: float = 30.0,
+        segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
+        hash_key: bytes | None = None,
     ) -> Self:
         """Make a saver with pools of its own. It is usable at once, bare, or as `with` or `async with`.
 
@@ -124,6 +134,8 @@ class DurableSaver(SaverOperations):
             serde: The serializer of values and metadata; LangGraph's own by default.
             filter_keys: See `DurableSaver`.
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
+            segment_cache_bytes: See `DurableSaver`.
+            hash_key: See `DurableSaver`.
 
         Raises:
             InvalidConfig: The connection string or a size cannot be used.
@@ -143,10 +155,17 @@ class DurableSaver(SaverOperations):
         )
         self._blocking = self._own.blocking
         self._asynchronous = self._own.asynchronous
-        self._configure(schema, filter_keys, retry_timeout)
+        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key)
         return self
 
-    def _configure(self, schema: str, filter_keys: Collection[str] | None, retry_timeout: float) -> None:
+    def _configure(
+        self,
+        schema: str,
+        filter_keys: Collection[str] | None,
+        retry_timeout: float,
+        segment_cache_bytes: int,
+        hash_key: bytes | None,
+    ) -> None:
         # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
         if not schema:
             raise InvalidConfig('schema must name a database schema, got ""')
@@ -155,6 +174,8 @@ class DurableSaver(SaverOperations):
         self.schema = _config.require_text(schema, "schema")
         self._filter_keys = filter_keys
         self._retry_timeout = retry_timeout
+        self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
+        self._hash_key = _config.require_hash_key(hash_key)
         self._stored = StoredCheckpoints()
         self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
@@ -221,7 +242,7 @@ class DurableSaver(SaverOperations):
             UnserializableValue: A value cannot be stored; the message names its channel. Nothing is stored.
             ThreadDeleted: The thread was deleted while this run was going. Nothing is stored.
 
-        Round trips: 1.
+        Round trips: 1; more if others deleted what this process knew to be stored.
         """
         return run_now(self._put(self._db, config, checkpoint, metadata, new_versions))
 
@@ -277,7 +298,7 @@ class DurableSaver(SaverOperations):
             InvalidConfig: `config` names no thread.
             CheckpointCorrupted: A stored row cannot be read; the message says which.
 
-        Round trips: 1.
+        Round trips: 1; 1 more to fetch segments that this process neither put nor got.
         """
         return run_now(self._get_tuple(self._db, config))
 
@@ -541,6 +562,22 @@ class DurableSaver(SaverOperations):
         effects = _config.require_age(effects_older_than, "effects_older_than")
         return await self._sweep(self._adb, policy, dry_run, after, progress, effects)
 
+    # --- statistics ---
+
+    def storage_stats(self, thread_id: str | None = None) -> StorageStats:
+        """Return what checkpoints take in the database, and what they would take without segments and compression.
+
+        Args:
+            thread_id: The thread to look at; None for all. Of a thread, indexes and free space are not counted.
+
+        Round trips: 1, but every row is looked at.
+        """
+        return run_now(self._storage_stats(self._db, thread_id))
+
+    async def astorage_stats(self, thread_id: str | None = None) -> StorageStats:
+        """Return what checkpoints take in the database; see `storage_stats`."""
+        return await self._storage_stats(self._adb, thread_id)
+
     # --- delta channels ---
 
     def get_delta_channel_history(
@@ -557,7 +594,7 @@ class DurableSaver(SaverOperations):
             InvalidConfig: `config` names no thread.
             CheckpointCorrupted: A stored row is missing or cannot be read; the message says which.
 
-        Round trips: 1, for any number of channels and ancestors.
+        Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments must be fetched.
         """
         return run_now(self._get_history(self._db, config, channels))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import DurableSaver
 from langgraph_durable.cli import main
@@ -43,6 +45,53 @@ def test_prune_and_sweep(saver: DurableSaver, conninfo: str, capsys: pytest.Capt
     assert "removed 6 rows" in told.out
     assert "from 1 of 1 threads" in told.out
     assert (remaining(saver, "b"), remaining(saver, "c")) == (4, 1)
+
+
+def test_stats(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "so it goes, and so on, " * 40
+    config: Any = config_for("long")
+    for length in range(20, 60):
+        checkpoint = checkpoint_with({"messages": [f"{i} {text}" for i in range(length)]})
+        config = saver.put(config, checkpoint, {"step": length}, checkpoint["channel_versions"])
+        saver.put_writes(config, [("messages", [text * 10])], "task")
+    put_chain(saver, "short", 2)
+    logical = sum(len(saver.serde.dumps_typed([f"{i} {text}" for i in range(n)])[1]) for n in range(20, 60))
+    stats = saver.storage_stats("long")
+    assert {name: table.rows for name, table in stats.tables.items()} == {
+        "checkpoints": 40,
+        "ancestors": 0,
+        "channel_values": 40,
+        "segments": stats.tables["segments"].rows,
+        "writes": 40,
+    }
+    assert 10 < stats.tables["segments"].rows < 80
+    written = 40 * len(saver.serde.dumps_typed([text * 10])[1])
+    assert 0 <= stats.logical_bytes - logical - written < 40 * 600
+    assert stats.ratio == stats.total_bytes / stats.logical_bytes < 0.1
+    assert saver.storage_stats().logical_bytes > stats.logical_bytes
+    assert saver.storage_stats().tables["checkpoints"].rows == 42
+    nothing = saver.storage_stats("unknown")
+    assert (nothing.total_rows, nothing.total_bytes, nothing.logical_bytes, nothing.ratio) == (0, 0, 0, 1.0)
+
+    assert main(["stats", "--database", conninfo]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in told] == [
+        "table", "checkpoints", "ancestors", "channel_values", "segments", "writes", "total", "every",
+    ]  # fmt: skip
+    assert main(["stats", "--thread", "long", "--json", "--database", conninfo]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["thread_id"] == "long"
+    assert record["tables"]["channel_values"]["rows"] == 40
+    assert record["logical_bytes"] == stats.logical_bytes
+
+
+async def test_stats_async_and_encrypted(conninfo: str) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
+    async with DurableSaver.from_conn_string(conninfo, serde=serde, hash_key=b"k" * 16) as saver:
+        checkpoint = checkpoint_with({"messages": ["x" * 900] * 100})
+        await saver.aput(config_for("t"), checkpoint, {"step": 0}, checkpoint["channel_versions"])
+        assert (await saver.astorage_stats("t")).tables["segments"].rows > 0
+        assert 90_000 < (await saver.astorage_stats()).logical_bytes < 92_000
 
 
 def test_setup_and_schema(empty_conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:

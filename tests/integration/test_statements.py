@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import _effect_statements, _reading_statements, _statements
+from langgraph_durable import _effect_statements, _reading_statements, _statements, _storage_statements
 from langgraph_durable._statements import Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
 STATEMENTS = {
     name: s
-    for module in (_statements, _effect_statements, _reading_statements)
+    for module in (_statements, _effect_statements, _reading_statements, _storage_statements)
     for name, s in vars(module).items()
     if isinstance(s, Statement)
 }
@@ -45,7 +46,7 @@ SELECT thread_id, '', channel, 'v-' || c, 'msgpack', decode(repeat('00', 200), '
 FROM planned, unnest(ARRAY['a', 'b']) AS channel;
 
 INSERT INTO {schema}.segments
-SELECT thread_id, sha256((thread_id || c)::bytea), '\\x00' FROM planned;
+SELECT thread_id, substr(sha256((thread_id || c)::bytea), 1, 20), '\\x00' FROM planned;
 
 INSERT INTO {schema}.writes
 SELECT thread_id, '', 'id-' || c, 'task', idx, '', 'a', 'msgpack', decode(repeat('00', 100), 'hex')
@@ -96,6 +97,10 @@ def filled(databases: Databases, template: str) -> Iterator[str]:
     databases.drop(name)
 
 
+def segment_of(thread_id: str, number: int) -> bytes:
+    return sha256(f"{thread_id}{number}".encode()).digest()[:20]
+
+
 def _put(thread_id: str, number: int) -> dict[str, Any]:
     return {
         "thread": thread_id,
@@ -122,6 +127,10 @@ def _put(thread_id: str, number: int) -> dict[str, Any]:
         "versions": ["v-new"],
         "types": ["msgpack"],
         "data": [b"\0" * 200],
+        "entries": [segment_of(thread_id, number) + b"\1" * 20],
+        "hashes": [b"\1" * 20],
+        "segments": [b"\0" * 200],
+        "needed": [segment_of(thread_id, number)],
     }
 
 
@@ -171,6 +180,7 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
     "LIST_ONE_IN_NAMESPACE": (_listing, 10, 60),
     "LIST_ONE_IN_THREAD": (_listing, 10, 200),
     "GET_DELTA_HISTORY": (_history, 32 + 10, 120),
+    "GET_SEGMENTS": (lambda t, n: ([t, t], [segment_of(t, n), b"none"]), 2, 20),
     "FIND_BY_ULID": (_by_ulid, 2, 20),
     "LIST_STEPS": (
         lambda t, n: {"thread_id": t, "after": f"{max(n - 32, 0):032x}", "size": 32},

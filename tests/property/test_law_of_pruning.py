@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable import DurableSaver, _pruning
+from langgraph_durable import CheckpointCorrupted, DurableSaver, _pruning
+from langgraph_durable import _statements as sql
+from langgraph_durable._segments import hashes_in, is_index
 from tests.conftest import Databases
+from tests.property.test_segments import make_tiny
 from tests.property.threads import (
     STEPS,
     Action,
@@ -124,9 +127,11 @@ def world(databases: Databases, template: str) -> Iterator[World]:
     conninfo = databases.conninfo(databases.create(template))
     loop = Loop()
     with (
+        pytest.MonkeyPatch.context() as patch,
         DurableSaver.from_conn_string(conninfo) as saver,
         psycopg.connect(conninfo, autocommit=True) as connection,
     ):
+        make_tiny(patch)  # so that the lists of these graphs are long ones
         yield World(saver, connection, loop)
         loop.run(saver.aclose())
     loop.close()
@@ -295,6 +300,11 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
     }
     assert set(fetch("checkpoint_ns, channel, version", "channel_values")) == named
 
+    segments = dict(fetch("hash, data", "segments"))
+    entries = {entry for (its,) in fetch("segments", "channel_values") for entry in its or ()}
+    leaves = {leaf for entry in entries if is_index(entry) for leaf in hashes_in(segments[entry])}
+    assert segments.keys() == entries | leaves
+
 
 @settings(
     max_examples=EXAMPLES,
@@ -365,6 +375,19 @@ def test_the_law_catches_a_prune_that_loses_one_channel(
     assert_caught(world)
 
 
+def test_the_law_catches_a_prune_that_leaves_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = sql.Statement("SELECT 0, 0 WHERE %(thread)s::text IS NOT NULL")
+    monkeypatch.setattr(sql, "DELETE_SEGMENTS", nothing)
+    assert_caught(world)
+
+
+def test_the_law_catches_a_prune_that_forgets_indexes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    text: Any = sql.DELETE_SEGMENTS.text.replace("IN ('\\x01', '\\x03')", "IS NULL")
+    assert text != sql.DELETE_SEGMENTS.text
+    monkeypatch.setattr(sql, "DELETE_SEGMENTS", sql.Statement(text))
+    assert_caught(world)
+
+
 def assert_caught(world: World) -> None:
     """Run the law on a few dozen examples, and assert that it is broken."""
 
@@ -381,5 +404,5 @@ def assert_caught(world: World) -> None:
     def law(scenario: Any) -> None:
         obey(world, *scenario)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, CheckpointCorrupted)):
         law()
