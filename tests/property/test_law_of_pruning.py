@@ -333,6 +333,20 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
         ],
     )
 )
+@example(  # an update of a subgraph's parent, then a run deleted
+    scenario=(
+        Shape(1, 1, 1, 1),
+        False,
+        Run(("one",), "sync", False),
+        [
+            Round(
+                [Run(("keep",), "sync", False), Update(None, "one", False)],
+                [Compact(), DeleteRuns(2)],
+                Resume("sync"),
+            )
+        ],
+    )
+)
 @example(  # a run that goes on from an ancestor: what is empty there is no delta channel
     scenario=(
         Shape(1, 1, 1, 1),
