@@ -240,7 +240,14 @@ def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pip
     pipe.send(seen)
 
 
-_STEPS = {1: "asking put", 2: "result put", 3: "result put"}
+# The checkpoint from which the tools run, and the one that has their result; with durability "exit", the last one.
+_USUAL_STEPS = {1: "asking put", 2: "result put", 3: "result put"}
+_STEPS = {
+    # What a human approves comes between the model and the tools.
+    "agent": {2: "asking put", 3: "result put", 4: "result put", 5: "result put"},
+    # A function's tasks run within its one step.
+    "task": {-1: "asking put", 0: "result put"},
+}
 
 
 class _Points:
@@ -295,9 +302,7 @@ class _Points:
         kind = self._kind
 
         def _put(saver: Any, db: Any, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
-            # Step 1 is the checkpoint that asks for the effect, step 2 the one that has its result. A function's
-            # tasks are asked for within its one step.
-            steps = {-1: "asking put", 0: "result put"} if kind == "task" else _STEPS
+            steps = _STEPS.get(kind, _USUAL_STEPS)
             inside = bool(config["configurable"].get("checkpoint_ns"))
             point = steps.get(metadata["step"]) if inside == (kind in IN_SUBGRAPHS) else None
             return self.around(point, lambda: put(saver, db, config, checkpoint, metadata, versions))

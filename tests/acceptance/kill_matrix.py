@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import sys
 import time
 from collections import Counter, defaultdict
@@ -139,8 +140,8 @@ def cells() -> Iterator[Cell]:
 
 
 def sample() -> list[Cell]:
-    """Return some of the cells: each point, resume and setting is in several of them."""
-    return list(cells())[::37]
+    """Return some of the cells, the same ones each time; each point, resume and setting is in several of them."""
+    return random.Random(31).sample(list(cells()), 112)
 
 
 class Fault(Exception):
