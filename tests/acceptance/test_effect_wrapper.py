@@ -31,6 +31,7 @@ from langgraph_durable import (
     InvalidConfig,
     effect,
 )
+from langgraph_durable.effects._calls import canonical
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, answer, before_tools, calls, states, told
 from tests.acceptance.graphs import Graph
@@ -270,6 +271,20 @@ async def test_unknown_is_not_run_again(
     [said] = told(await drive.invoke(graph, None, await before_tools(drive, graph)))
     assert "nobody knows whether it took place" in said
     assert world.done == ["a"]
+
+
+class Tags(BaseModel):
+    tags: set[int]
+
+
+def test_sets_tell_calls_apart_by_what_they_hold() -> None:
+    """Not by their order, which is another in each process."""
+    one, other = {0, 8}, {8, 0}
+    assert list(one) != list(other)
+    for wrap in (lambda tags: tags, lambda tags: {"in": [frozenset(tags)]}, lambda tags: [Tags(tags=tags)]):
+        assert canonical(wrap(one)) == canonical(wrap(other))
+    assert canonical({"0", "8"}) != canonical({0, 8})
+    assert canonical([8, 0]) == "[8,0]"
 
 
 async def test_policies_by_name(saver: DurableSaver, drive: Drive, world: World, kind: Kind) -> None:
