@@ -162,7 +162,9 @@ class _GuardedTool:
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, asynchronous: bool) -> Prepared:
         request = self._request
-        arguments = {name: value for name, value in kwargs.items() if name in self._own}
+        # What the schema names, as it was validated, and what it lets pass without a name, as the model gave it.
+        unnamed = {name: value for name, value in request.tool_call["args"].items() if name in kwargs}
+        arguments = unnamed | {name: value for name, value in kwargs.items() if name in self._own}
         if args:
             arguments["args"] = list(args)
         place = find_place(request.runtime.config)

@@ -273,6 +273,30 @@ async def test_unknown_is_not_run_again(
     assert world.done == ["a"]
 
 
+async def test_arguments_that_the_schema_does_not_name(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """They tell calls apart as the others do: what a server's tools take may be more than they declare."""
+
+    def act(text: str, **more: Any) -> str:
+        return world(f"{text} {more}")
+
+    open_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
+    tool_ = StructuredTool(name="act", description="Do it.", args_schema=open_schema, func=act)
+    script = [
+        AIMessage("", tool_calls=[{"name": "act", "args": {"text": "a", "to": to}, "id": to}])
+        for to in ("one", "other")
+    ]
+    log = EffectLog.from_saver(saver)
+    wrapper = log.tool_wrapper({"act": EffectPolicy(scope="thread")})
+    await drive.invoke(node_agent(saver, [tool_], wrapper, *script), GIVEN, thread())
+    assert world.done == ["a {'to': 'one'}", "a {'to': 'other'}"]
+    assert [record.args for record in log.list()] == [
+        {"text": "a", "to": "one"},
+        {"text": "a", "to": "other"},
+    ]
+
+
 class Tags(BaseModel):
     tags: set[int]
 
