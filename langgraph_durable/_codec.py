@@ -373,12 +373,17 @@ def _encode(serde: SerializerProtocol, value: Any) -> Encoded:
     try:
         kind, data = serde.dumps_typed(value)
         if not ((_LOSSY_MARK in data or _ENCRYPTED_MARK in kind) and _has_surrogates(value)):
-            return kind, data
+            return _own(kind), data
     except Exception:
         if not _has_surrogates(value):
             raise
     kind, data = serde.dumps_typed(_map_strings(value, _escape))
-    return _ESCAPED + kind, data
+    return _ESCAPED + _own(kind), data
+
+
+def _own(kind: str) -> str:
+    """Return a serializer's tag so that it cannot be taken for one of the marks made here."""
+    return _OWN + kind if kind.startswith((_COMPRESSED, _ESCAPED, _OWN)) else kind
 
 
 def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:
@@ -397,9 +402,9 @@ def _decode(serde: SerializerProtocol, encoded: Encoded) -> Any:
     kind, data = encoded
     if kind.startswith(_COMPRESSED):
         kind, data = kind[len(_COMPRESSED) :], decompress(data)
-    if kind.startswith(_ESCAPED):
-        return _map_strings(serde.loads_typed((kind[len(_ESCAPED) :], data)), _unescape)
-    return serde.loads_typed((kind, data))
+    is_escaped = kind.startswith(_ESCAPED)
+    value = serde.loads_typed((kind.removeprefix(_ESCAPED).removeprefix(_OWN), data))
+    return _map_strings(value, _unescape) if is_escaped else value
 
 
 def _pack(encoded: Encoded) -> Encoded:
@@ -422,6 +427,7 @@ def _unreadable(what: str, exc: Exception) -> CheckpointCorrupted:
 
 _ESCAPED = "escaped:"
 _COMPRESSED = "zlib:"  # comes before it
+_OWN = "own:"  # comes after it, before a serializer's tag that begins as one of these
 _SHORTEST_PACKED = 1000
 _LOSSY_MARK = b"?"
 _ENCRYPTED_MARK = "+"  # what EncryptedSerializer joins the cipher's name to the type with

@@ -41,8 +41,11 @@ def decompress(packed: bytes) -> bytes:
         ValueError: It is not whole.
         zlib.error: It was not compressed so.
     """
+    length = int.from_bytes(packed[:4], "big")
+    if not 0 < length <= _MOST:
+        raise ValueError("compressed data of a length that is never compressed")
     stream = zlib.decompressobj()
-    data = stream.decompress(packed[4:])
-    if not stream.eof or stream.unused_data or len(data) != int.from_bytes(packed[:4], "big"):
+    data = stream.decompress(packed[4:], length + 1)  # no more, whatever a damaged row would make
+    if not stream.eof or stream.unused_data or len(data) != length:
         raise ValueError("compressed data of another length than it says")
     return data

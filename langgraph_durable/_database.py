@@ -267,8 +267,16 @@ class AsyncDatabase(Database):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)  # nobody else will ask how it ended
             await asyncio.wait([task])
             raise
+
+
+def _log_failure(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        _logger.warning(
+            "an operation that nobody waited for any more failed: %s: %s", type(exc).__name__, exc
+        )
 
 
 # Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's. Raw ones, which

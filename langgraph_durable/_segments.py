@@ -255,10 +255,10 @@ def join(value: SegmentedValue, decrypt: Callable[[bytes], bytes] | None) -> byt
     head, rest = framed[0], framed[1:]
     if head & _PACKED:
         head, rest = head & ~_PACKED, decompress(rest)
-    whole = b"".join((rest[:head], *value.parts, rest[head:]))
-    if len(whole) != int.from_bytes(size, "big"):
+    # Told before they are joined: a damaged list may name one segment a million times.
+    if len(rest) + sum(map(len, value.parts)) != int.from_bytes(size, "big"):
         raise ValueError("head, segments and tail do not make up the whole")
-    return whole
+    return b"".join((rest[:head], *value.parts, rest[head:]))
 
 
 # --- where to cut ---

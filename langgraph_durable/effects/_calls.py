@@ -23,6 +23,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from langgraph_durable.errors import EffectError
@@ -225,7 +226,7 @@ def canonical(value: Any) -> str:
     """
     try:
         plain = to_jsonable_python(
-            value, serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
+            _in_order(value), serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
         )
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     except Exception as exc:
@@ -233,6 +234,21 @@ def canonical(value: Any) -> str:
             f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
             "give the effect a key= of its own"
         ) from exc
+
+
+def _in_order(value: Any) -> Any:
+    """Return a value with its sets as sorted lists: the order of a set changes with the process."""
+    if isinstance(value, (set, frozenset)):
+        return sorted((_in_order(v) for v in value), key=canonical)
+    if isinstance(value, dict):
+        return {k: _in_order(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(v) for v in value]
+    if isinstance(value, BaseModel):
+        dumped = value.model_dump(by_alias=True)
+        ordered = _in_order(dumped)
+        return value if ordered == dumped else ordered
+    return value
 
 
 def digest(*parts: Any) -> bytes:

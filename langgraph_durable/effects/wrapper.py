@@ -82,7 +82,7 @@ class ToolWrapper:
         if tool is None:  # ToolNode says so, or another wrapper carries it out
             return None
         policy = self.policy_for(tool)
-        if policy.read_only or any(is_effect(body) for body in _bodies(tool).values()):
+        if policy.read_only or not _bodies(tool):
             return None
         return _GuardedTool(self._log, policy, request)
 
@@ -107,13 +107,21 @@ def _heed_hints(policy: EffectPolicy, hints: Mapping[str, Any], *, trusted: bool
 
 
 def _bodies(tool: BaseTool) -> dict[str, Callable[..., Any]]:
-    """Return the functions that do what a tool does, by the attribute that each is found under."""
-    if isinstance(tool, (StructuredTool, Tool)) and type(tool)._run in (StructuredTool._run, Tool._run):
-        return {n: body for n in ("func", "coroutine") if (body := getattr(tool, n)) is not None}
-    bodies: dict[str, Callable[..., Any]] = {"_run": tool._run}
-    if type(tool)._arun is not BaseTool._arun:  # which runs _run in a thread
+    """Return the functions that do what a tool does and are no effects, by the attribute that each is found under."""
+    kind = type(tool)
+    wraps = isinstance(
+        tool, (StructuredTool, Tool)
+    )  # functions, unless a class made from them does otherwise
+    bodies: dict[str, Callable[..., Any] | None] = {}
+    if wraps and kind._run in (StructuredTool._run, Tool._run):
+        bodies["func"] = getattr(tool, "func", None)
+    else:
+        bodies["_run"] = tool._run
+    if wraps and kind._arun in (StructuredTool._arun, Tool._arun):
+        bodies["coroutine"] = getattr(tool, "coroutine", None)
+    elif kind._arun is not BaseTool._arun:  # which runs _run in a thread
         bodies["_arun"] = tool._arun
-    return bodies
+    return {name: body for name, body in bodies.items() if body is not None and not is_effect(body)}
 
 
 class _GuardedTool:
@@ -128,10 +136,11 @@ class _GuardedTool:
         self._own = _model_arguments(self.tool)
         for name, body in _bodies(request.tool).items():
             # Not setattr: pydantic has no fields of these names in tools that are classes of their own.
-            object.__setattr__(self.tool, name, self._effect(body))
+            object.__setattr__(self.tool, name, self._effect(name, body))
 
-    def _effect(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(body):
+    def _effect(self, name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+        # By its name too: what decorates an async function is often a plain one, which returns what is to be awaited.
+        if name in ("coroutine", "_arun") or inspect.iscoroutinefunction(body):
 
             @functools.wraps(body)
             async def arun(*args: Any, **kwargs: Any) -> Any:
@@ -162,7 +171,9 @@ class _GuardedTool:
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, asynchronous: bool) -> Prepared:
         request = self._request
-        arguments = {name: value for name, value in kwargs.items() if name in self._own}
+        # What the schema names, as it was validated, and what it lets pass without a name, as the model gave it.
+        unnamed = {name: value for name, value in request.tool_call["args"].items() if name in kwargs}
+        arguments = unnamed | {name: value for name, value in kwargs.items() if name in self._own}
         if args:
             arguments["args"] = list(args)
         place = find_place(request.runtime.config)

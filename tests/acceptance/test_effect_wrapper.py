@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -31,6 +32,7 @@ from langgraph_durable import (
     InvalidConfig,
     effect,
 )
+from langgraph_durable.effects._calls import canonical
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, answer, before_tools, calls, states, told
 from tests.acceptance.graphs import Graph
@@ -270,6 +272,86 @@ async def test_unknown_is_not_run_again(
     [said] = told(await drive.invoke(graph, None, await before_tools(drive, graph)))
     assert "nobody knows whether it took place" in said
     assert world.done == ["a"]
+
+
+async def test_arguments_that_the_schema_does_not_name(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """They tell calls apart as the others do: what a server's tools take may be more than they declare."""
+
+    def act(text: str, **more: Any) -> str:
+        return world(f"{text} {more}")
+
+    open_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
+    tool_ = StructuredTool(name="act", description="Do it.", args_schema=open_schema, func=act)
+    script = [
+        AIMessage("", tool_calls=[{"name": "act", "args": {"text": "a", "to": to}, "id": to}])
+        for to in ("one", "other")
+    ]
+    log = EffectLog.from_saver(saver)
+    wrapper = log.tool_wrapper({"act": EffectPolicy(scope="thread")})
+    await drive.invoke(node_agent(saver, [tool_], wrapper, *script), GIVEN, thread())
+    assert world.done == ["a {'to': 'one'}", "a {'to': 'other'}"]
+    assert [record.args for record in log.list()] == [
+        {"text": "a", "to": "one"},
+        {"text": "a", "to": "other"},
+    ]
+
+
+class Tags(BaseModel):
+    tags: set[int]
+
+
+def test_sets_tell_calls_apart_by_what_they_hold() -> None:
+    """Not by their order, which is another in each process."""
+    one, other = {0, 8}, {8, 0}
+    assert list(one) != list(other)
+    for wrap in (lambda tags: tags, lambda tags: {"in": [frozenset(tags)]}, lambda tags: [Tags(tags=tags)]):
+        assert canonical(wrap(one)) == canonical(wrap(other))
+    assert canonical({"0", "8"}) != canonical({0, 8})
+    assert canonical([8, 0]) == "[8,0]"
+
+
+async def test_async_bodies_that_do_not_look_so(saver: DurableSaver, world: World, kind: Kind) -> None:
+    """A decorator around an async function is often a plain one: what it returns is yet to happen."""
+
+    async def act(text: str) -> str:
+        """Do it."""
+        await asyncio.sleep(0)
+        return world(text)
+
+    @functools.wraps(act)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return act(*args, **kwargs)
+
+    world.trouble = [TimeoutError("no answer")]
+    tool_ = StructuredTool.from_function(coroutine=traced, name="act")
+    graph = agent(kind, saver, [tool_], calls(("act", "a", "1")), calls(("act", "b", "2")), errors=True)
+    said = told(await graph.ainvoke(GIVEN, thread(), durability="sync"))
+    assert "no answer" in said[0]
+    assert said[1] == "did b"
+    first, second = EffectLog.from_saver(saver).list()
+    assert (first.state, second.state, second.result_lost) == ("unknown", "completed", False)
+
+
+class AsyncOverride(StructuredTool):
+    """One of the methods that run functions is its own."""
+
+    world: Any
+
+    async def _arun(self, *args: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+        return self.world(kwargs["text"])
+
+
+async def test_a_class_that_does_one_half_itself(saver: DurableSaver, world: World, kind: Kind) -> None:
+    async def act(text: str) -> str:
+        """Do it."""
+        raise AssertionError("it is overridden")
+
+    tool_ = AsyncOverride.from_function(coroutine=act, name="act", world=world)
+    await agent(kind, saver, [tool_], calls(("act", "a", "1"))).ainvoke(GIVEN, thread())
+    assert world.done == ["a"]
+    assert states(saver) == ["completed"]
 
 
 async def test_policies_by_name(saver: DurableSaver, drive: Drive, world: World, kind: Kind) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
+import tracemalloc
+import zlib
 from typing import Any
 
 import psycopg
@@ -340,6 +342,28 @@ def test_a_tail_that_is_damaged(damaged: Any, change: str) -> None:
 )
 def test_hashes_that_are_damaged(damaged: Any, change: str) -> None:
     damaged(f"UPDATE langgraph_durable.channel_values SET segments = {change} WHERE segments IS NOT NULL")
+
+
+@pytest.mark.parametrize("damage", ["a segment's zeros", "a tail's zeros", "one segment's name"])
+def test_rows_that_would_be_larger_than_they_say(damaged: Any, damage: str) -> None:
+    packed = (1000).to_bytes(4, "big") + zlib.compress(bytes(100 << 20))
+    values = "langgraph_durable.channel_values"
+    statement = {
+        "a segment's zeros": f"UPDATE langgraph_durable.segments SET data = '\\x01{packed.hex()}' "
+        "WHERE get_byte(hash, 0) = 0",
+        "a tail's zeros": f"UPDATE {values} SET data = substr(data, 1, 6) || '\\x83{packed.hex()}' "
+        "WHERE segments IS NOT NULL",
+        "one segment's name": f"UPDATE {values} SET segments = array(SELECT hash FROM generate_series(1, 100000), "
+        "(SELECT hash FROM langgraph_durable.segments WHERE get_byte(hash, 0) = 0 LIMIT 1) AS s) "
+        "WHERE segments IS NOT NULL",
+    }[damage]
+    tracemalloc.start()
+    try:
+        damaged(statement)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
 
 
 # --- encryption ---

@@ -8,6 +8,7 @@ import decimal
 import enum
 import math
 import uuid
+import zlib
 from collections import deque
 from typing import Any
 
@@ -21,6 +22,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
@@ -196,6 +198,35 @@ def test_load_of_store_is_the_value(saver: DurableSaver, values: dict[str, Any])
 
 
 # --- what cannot be stored ---
+
+
+class Zipping(JsonPlusSerializer):
+    """Tags its values as it likes."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self._mark = mark
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        kind, data = super().dumps_typed(obj)
+        return self._mark + kind, zlib.compress(data)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        assert data[0].startswith(self._mark)
+        return super().loads_typed((data[0].removeprefix(self._mark), zlib.decompress(data[1])))
+
+
+@pytest.mark.parametrize("mark", ["zlib:", "escaped:", "own:", "zlib:escaped:"])
+async def test_a_serializer_may_use_the_marks_that_are_made_here(conninfo: str, mark: str) -> None:
+    with DurableSaver.from_conn_string(conninfo, serde=Zipping(mark)) as saver:
+        for value in (["short"], ["half of an emoji: \ud83d"], [f"{i} {i * i}" for i in range(5000)]):
+            checkpoint = checkpoint_with({"channel": value})
+            stored = saver.put(config_for(), checkpoint, {}, checkpoint["channel_versions"])
+            saver.put_writes(stored, [("written", value)], "task")
+            found = saver.get_tuple(stored)
+            assert found is not None
+            assert found.checkpoint["channel_values"] == {"channel": value}
+            assert [write for *_, write in found.pending_writes or ()] == [value]
 
 
 class Opaque:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+from typing import Any
+from unittest.mock import AsyncMock
 
 import psycopg
 import pytest
@@ -11,7 +14,7 @@ from psycopg_pool import PoolTimeout
 
 import langgraph_durable
 from langgraph_durable import errors
-from langgraph_durable._database import OperationSuspended, is_transient, run_now
+from langgraph_durable._database import AsyncDatabase, OperationSuspended, is_transient, run_now
 
 
 async def add_one(number: int) -> int:
@@ -46,6 +49,32 @@ def test_run_now_refuses_an_operation_that_waits_for_something_else() -> None:
     with pytest.raises(OperationSuspended):
         run_now(operation())
     assert cleaned == [True]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_fails_after_its_caller_was_cancelled_is_told(
+    times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the package's own logger, and not by asyncio, when the garbage is collected."""
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    database = AsyncDatabase(AsyncMock(), "schema", 0, AsyncMock())
+
+    async def fail() -> None:
+        await asyncio.sleep(0.05)
+        raise KeyError("here")
+
+    caller = asyncio.ensure_future(database.finish(fail()))
+    for _ in range(times):
+        await asyncio.sleep(0.01)
+        caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await asyncio.sleep(0.1)
+    del caller
+    gc.collect()
+    assert not complaints
+    assert "KeyError: 'here'" in caplog.text
 
 
 @pytest.mark.parametrize(
