@@ -143,7 +143,10 @@ class Proxy:
                     client.sendall(data)
                     continue
                 answer += data
-                if answer[-6:-1] == _READY and self._lost is not None:
+                if self._lost is None:  # another connection's answer was the next one
+                    client.sendall(answer)
+                    losing, answer = False, b""
+                elif answer[-6:-1] == _READY:
                     then, self._lost = self._lost, None
                     then()
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

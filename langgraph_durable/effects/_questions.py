@@ -101,7 +101,7 @@ async def heed(guard: Guard, row: EffectRow) -> bool:
                 guard.problem = (
                     f"that answer was for effect {answer['effect']}, this question is about another"
                 )
-            if other is not None and other.state == "unknown" and _problem(answer, other, DECISIONS) is None:
+            if other is not None and _is_asked(other) and _problem(answer, other, DECISIONS) is None:
                 # The caller took the one interrupt for the other: what was decided is plain all the same.
                 await _decide(guard, other, answer, elsewhere=True)
     return False
@@ -167,6 +167,11 @@ async def _ask(guard: Guard, row: EffectRow, question: str, decisions: Sequence[
 
 def _question(place: Place, row: EffectRow) -> str:
     return f"{place.task_id}/{row.fence}"
+
+
+def _is_asked(row: EffectRow) -> bool:
+    """Tell whether some task asked about an unknown effect as it is now."""
+    return row.state == "unknown" and any(memory.endswith(f"/{row.fence}") for memory in row.asked)
 
 
 def _seen(answer: Mapping[str, Any]) -> str:

@@ -50,6 +50,10 @@ def effect(
     policy = (policy or EffectPolicy()).but(**options)
 
     def decorate(function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__name__} is a generator, whose body runs after it returned: make it return what it did"
+            )
         guarded = _Guarded(function, policy, key, log, name or function.__name__)
         if inspect.iscoroutinefunction(function):
 

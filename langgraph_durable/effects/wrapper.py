@@ -22,7 +22,7 @@ from langgraph_durable.effects._prepared import Prepared, is_effect, prepare
 from langgraph_durable.effects._results import mark
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import IDEMPOTENT, READ_ONLY, EffectPolicy
-from langgraph_durable.errors import InvalidConfig
+from langgraph_durable.errors import EffectError, InvalidConfig
 
 _DEFAULT = EffectPolicy()
 
@@ -82,8 +82,9 @@ class ToolWrapper:
         if tool is None:  # ToolNode says so, or another wrapper carries it out
             return None
         policy = self.policy_for(tool)
-        if policy.read_only or not _bodies(tool):
+        if policy.read_only or not (bodies := _bodies(tool)):
             return None
+        _require_guardable(tool, bodies)
         return _GuardedTool(self._log, policy, request)
 
 
@@ -122,6 +123,22 @@ def _bodies(tool: BaseTool) -> dict[str, Callable[..., Any]]:
     elif kind._arun is not BaseTool._arun:  # which runs _run in a thread
         bodies["_arun"] = tool._arun
     return {name: body for name, body in bodies.items() if body is not None and not is_effect(body)}
+
+
+def _require_guardable(tool: BaseTool, bodies: Mapping[str, Callable[..., Any]]) -> None:
+    """Refuse a tool whose effect could be elsewhere than in its body, before it runs."""
+    kind = type(tool)
+    for name in ("invoke", "ainvoke", "run", "arun"):
+        if getattr(kind, name) not in [getattr(known, name) for known in (BaseTool, StructuredTool, Tool)]:
+            raise EffectError(
+                f"the tool {tool.name!r} is a class that overrides {name}(), so what it does may be outside of the "
+                "body that is guarded: put @effect on what it calls, and give it the policy READ_ONLY here"
+            )
+    for body in bodies.values():
+        if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+            raise EffectError(
+                f"the tool {tool.name!r} is a generator, whose body runs after it returned: make it return what it did"
+            )
 
 
 class _GuardedTool:

@@ -25,6 +25,7 @@ from langgraph_durable import (
     IDEMPOTENT,
     READ_ONLY,
     DurableSaver,
+    EffectError,
     EffectLog,
     EffectPolicy,
     EffectUnknown,
@@ -520,6 +521,30 @@ async def test_what_is_found_of_a_tool_with_an_artifact(
     assert told(result) == ["seen"]
     [message] = [m for m in result["messages"] if isinstance(m, ToolMessage)]
     assert message.artifact == (None if found == "seen" else {"raw": 1})
+
+
+class Elsewhere(Act):
+    """Does what it does where nobody looks for it."""
+
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return self.world(input["args"]["text"])
+
+
+@pytest.mark.parametrize("name", ["invoke", "generator"])
+async def test_tools_that_cannot_be_guarded_are_refused(
+    saver: DurableSaver, drive: Drive, world: World, kind: Kind, name: str
+) -> None:
+    def act(text: str) -> Any:
+        """Do it."""
+        yield world(text)
+
+    tool_ = Elsewhere(world=world) if name == "invoke" else StructuredTool.from_function(act, name="act")
+    graph = agent(kind, saver, [tool_], calls(("act", "a", "1")))
+    with pytest.raises(EffectError, match=r"overrides invoke|is a generator"):
+        await drive.invoke(graph, GIVEN, thread())
+    assert world.done == []
+    with pytest.raises(TypeError, match="is a generator"):
+        effect()(act)
 
 
 # --- hints ---
