@@ -17,6 +17,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -48,6 +49,18 @@ _inherited: list[Any] = []
 
 _closing: set[asyncio.Task[None]] = set()
 """Tasks that close pools, kept because a loop alone does not keep its tasks."""
+
+
+class _LastReturnedFirst(deque[Any]):
+    """The connections that wait in a pool: what was returned last is lent first.
+
+    psycopg_pool lends them in turn, so that a caller alone goes round all of them, and each of the server's processes
+    has its plans and catalogs out of the processor's caches when its turn comes: about 0.4 ms of a put's 1.1.
+    """
+
+    def popleft(self) -> Any:
+        """Take a connection out, as the pool does to lend it."""
+        return self.pop()
 
 
 class OwnPools:
@@ -150,6 +163,7 @@ class _BlockingOwnPool(BlockingConnections):
                 pool: ConnectionPool[Any] = ConnectionPool(
                     self._pools.conninfo, reconnect_failed=_try_again, **self._pools.pool_options
                 )
+                pool._pool = _LastReturnedFirst()  # there is no option for it (psycopg_pool 3.3)
                 pool.open()
                 self._finalizer = weakref.finalize(self, _close_unless_forked, pool, self._pid)
                 self._pool = pool
@@ -254,6 +268,7 @@ class _LoopPool:
             reconnect_failed=_atry_again,
             **pools.pool_options,
         )
+        self.pool._pool = _LastReturnedFirst()
         self._life = self._close_when_shut_down()
         self._guard: asyncio.Task[None] | None = None
 

@@ -163,6 +163,20 @@ async def test_a_forgotten_saver_closes_its_pools(conninfo: str, observer: Obser
 # --- threads and event loops ---
 
 
+async def test_a_caller_alone_keeps_to_one_connection(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    """Its server process has its plans at hand."""
+    size = 4
+    reads = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'WITH page AS%'"
+    async with DurableSaver.from_conn_string(conninfo, min_size=size, max_size=size) as saver:
+        await drive(saver, "put", *a_put())
+        await await_until(lambda: len(observer.backends()) == size, "the pool to be full")
+        for _ in range(3 * size):
+            await drive(saver, "get_tuple", config())
+        assert observer.value(reads) == 1
+
+
 async def test_one_saver_in_fifty_threads(conninfo: str, observer: Observer) -> None:
     def work(number: int) -> None:
         for round_ in range(3):
