@@ -94,6 +94,10 @@ class Request:
     """Seconds by which the worker's clock is off."""
 
 
+_KILLED = (-signal.SIGKILL, 255)
+"""Exit codes of who was killed; the latter where the server that forked it could not tell."""
+
+
 class Worker:
     """A process that was started, and what it says."""
 
@@ -126,12 +130,12 @@ class Worker:
         """Wait until it is dead by its own hand."""
         while self.hear() is not None:
             pass
-        assert self._exitcode() == -signal.SIGKILL, self.process.exitcode
+        assert self._exitcode() in _KILLED, self.process.exitcode
 
     def die_or_finish(self) -> Any:
         """Return the last that it says, or None if it is dead by its own hand."""
         last = self.finish()
-        return None if self._exitcode() == -signal.SIGKILL else last
+        return None if self._exitcode() in _KILLED else last
 
     def _exitcode(self) -> int | None:
         self.join()

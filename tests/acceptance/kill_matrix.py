@@ -93,13 +93,22 @@ SETTINGS = (
     Setting("tool", "exit", "key"),
     Setting("node", "async", "call"),
     Setting("raw", "sync", "key"),
+    Setting("wrapped", "sync", "call"),
     Setting("wrapped", "async", "call"),
+    Setting("wrapped", "exit", "thread"),
     Setting("send", "sync", "call"),
+    Setting("send", "async", "call"),
+    Setting("send", "exit", "key"),
+    Setting("agent", "sync", "call"),
     Setting("agent", "async", "call"),
     Setting("agent", "exit", "thread"),
+    Setting("subgraph", "sync", "call"),
     Setting("subgraph", "async", "call"),
     Setting("stateful subgraph", "sync", "call"),
+    Setting("stateful subgraph", "async", "call"),
+    Setting("task", "sync", "call"),
     Setting("task", "async", "call"),
+    Setting("task", "exit", "key"),
 )  # fmt: skip
 
 
@@ -141,7 +150,7 @@ def cells() -> Iterator[Cell]:
 
 def sample() -> list[Cell]:
     """Return some of the cells, the same ones each time; each point, resume and setting is in several of them."""
-    return random.Random(31).sample(list(cells()), 112)
+    return random.Random(0).sample(list(cells()), 128)
 
 
 class Fault(Exception):
