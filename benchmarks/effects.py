@@ -1,4 +1,4 @@
-"""The effect log against its limit: bare statements on a pool of the same size."""
+"""The effect log against its limit: bare statements on the same pool."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from psycopg.rows import tuple_row
 
-from benchmarks.harness import AnySaver, Figure, both_savers, compare, mean_ms
-from langgraph_durable import EffectLog, effect
+from benchmarks.harness import Figure, both_savers, compare, mean_ms
+from langgraph_durable import DurableSaver, EffectLog, effect
 
 TIMES = 200
 
@@ -20,7 +20,7 @@ READ = "SELECT state, result FROM bare WHERE id = %s"
 
 async def run(server: str) -> list[Figure]:
     """Measure, and print a line a figure."""
-    async with both_savers(server) as (ours, peer):
+    async with both_savers(server) as (ours, _):
         numbers = count()
         log = EffectLog.from_saver(ours)
 
@@ -28,25 +28,25 @@ async def run(server: str) -> list[Figure]:
         async def pay(number: int) -> dict[str, Any]:
             return {"paid": number}
 
-        await execute(peer, CREATE)
+        await execute(ours, CREATE)
 
         async def bare() -> None:
             key = b"pay %d" % next(numbers)
-            await execute(peer, BEGIN, key)
-            await execute(peer, END, b"paid", key)
+            await execute(ours, BEGIN, key)
+            await execute(ours, END, b"paid", key)
 
         async def guarded() -> None:
             number = next(numbers)
             assert await pay(number) == {"paid": number}
 
         async def read() -> None:
-            [(state, _)] = await execute(peer, READ, b"pay known")
+            [(state, _)] = await execute(ours, READ, b"pay known")
             assert state == "issued"
 
         async def replayed() -> None:
             assert await pay(-1) == {"paid": -1}
 
-        await execute(peer, BEGIN, b"pay known")
+        await execute(ours, BEGIN, b"pay known")
         await pay(-1)
         return [
             await compare(
@@ -64,10 +64,11 @@ async def run(server: str) -> list[Figure]:
         ]
 
 
-async def execute(saver: AnySaver, statement: str, *params: Any) -> list[Any]:
-    pool: Any = saver.conn  # type: ignore[attr-defined]
+async def execute(saver: DurableSaver, statement: str, *params: Any) -> list[Any]:
+    """Run a statement on the pool that the effects use too."""
+    assert saver._asynchronous is not None
     async with (
-        pool.connection() as connection,
+        saver._asynchronous.checkout() as connection,
         connection.cursor(row_factory=tuple_row, binary=True) as cursor,
     ):
         await cursor.execute(statement, params)

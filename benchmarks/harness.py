@@ -45,7 +45,7 @@ class Figure:
 
 
 @asynccontextmanager
-async def both_savers(server: str) -> AsyncIterator[tuple[DurableSaver, AnySaver]]:
+async def both_savers(server: str) -> AsyncIterator[tuple[DurableSaver, AsyncPostgresSaver]]:
     """Our saver and the official one, each on a pool of 16, in one fresh database."""
     name = f"durable_bench_{uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as connection:

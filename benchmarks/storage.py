@@ -145,8 +145,8 @@ class Cost:
 async def run_both(server: str, work: Work, size: int, *, ours_first: bool) -> tuple[Cost, Cost]:
     """Run a piece of work with each saver, in one fresh database."""
     async with both_savers(server) as (ours, peer):
-        pool: Any = peer.conn  # type: ignore[attr-defined]
-        pairs = [(ours, OUR_TABLES), (peer, "public")]
+        pool: Any = peer.conn
+        pairs: list[tuple[AnySaver, str]] = [(ours, OUR_TABLES), (peer, "public")]
         costs = {}
         for saver, _ in pairs:  # every connection has prepared its statements
             await put_small(saver, WARM_UP, "warm")

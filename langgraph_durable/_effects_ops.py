@@ -208,7 +208,7 @@ async def move_effect(
 
     Round trips: 1.
     """
-    assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101
+    assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101 (our fault)
     error, actor, reason = _storable(outcome.error), _storable(actor), _storable(reason)
     result_type, data = outcome.result or (None, None)
     is_large = data is not None and len(data) > _INLINE_BYTES

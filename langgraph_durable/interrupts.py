@@ -163,7 +163,7 @@ class _Questions:
         """Yield the questions; those that the effect log has asked, with the effect."""
         for key, found in self._found.items():
             effect_id = _effect_named(found.question)
-            # The log remembers each question as task/fence/number.
+            # The log remembers each question as task/fence: see effects/_questions.py.
             tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
             if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
                 yield replace(found, effect_id=show_ulid(effect_id))

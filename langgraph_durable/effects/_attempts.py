@@ -29,6 +29,8 @@ class Attempt:
         self.row = row
         self.policy = policy
         self.replayed = replayed
+        self.came_from = row.previous_state
+        """The state that it was claimed or taken over in: what ends this attempt may not end what was before."""
         self.value: Any = None
         self.raises = False
         """Whether the value is a Command to be raised, as it was by the body."""

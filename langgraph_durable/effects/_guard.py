@@ -339,33 +339,28 @@ class Guard:
         if (command := _questions.raised_command(exc)) is not None:
             await self.complete(attempt, command, raised=True)
             return
-        if _questions.is_interrupt(exc):
-            outcome, origins = Outcome("suspended"), ["claimed", "issued"]
-        elif attempt.row.state == "claimed" or self.is_definite(exc):
-            outcome, origins = Outcome("failed", error=self._describe(exc)), ["claimed", "issued", "unknown"]
+        error = self._describe(exc)
+        not_sent = attempt.row.state == "claimed" or _was_refused(exc)
+        origins: list[State] = ["claimed", "issued"]
+        if attempt.came_from == "unknown":
+            # What this attempt did not do tells nothing of the one before, whose key the vendor may have.
+            outcome, origins = Outcome("unknown", error=error), ["issued"]
+        elif _questions.is_interrupt(exc):
+            outcome = Outcome("suspended")
+        elif not_sent and attempt.came_from == "suspended":
+            # Nor of what was sent before the tool waited: the vendor must know that by its key again.
+            outcome = Outcome("suspended", error=error)
+        elif not_sent or isinstance(exc, self.policy.failed_on):
+            outcome, origins = Outcome("failed", error=error), [*origins, "unknown"]
         else:
-            outcome, origins = Outcome("unknown", error=self._describe(exc)), ["issued"]
+            outcome, origins = Outcome("unknown", error=error), ["issued"]
         try:
-            await self.report(attempt, outcome, origins=origins, reason=self._describe(exc))  # type: ignore[arg-type]
+            await self.report(attempt, outcome, origins=origins, reason=error)
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
                 "how effect %s ended could not be recorded: %s", show_ulid(attempt.row.effect_id), failure
             )
-
-    def is_definite(self, exc: BaseException) -> bool:
-        """Tell whether an exception proves that nothing happened."""
-        if isinstance(exc, self.policy.failed_on):
-            return True
-        seen: set[int] = set()
-        cause: BaseException | None = exc
-        while cause is not None and id(cause) not in seen:
-            if isinstance(cause, ConnectionRefusedError):
-                return True
-            seen.add(id(cause))
-            # Not by __context__: an error raised while a refused connection was handled tells of what came next.
-            cause = cause.__cause__ or next((a for a in cause.args if isinstance(a, BaseException)), None)
-        return False
 
     async def report(
         self,
@@ -415,3 +410,16 @@ class Guard:
     def what(self, row: EffectRow) -> str:
         thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
         return f"effect {show_ulid(row.effect_id)} ({row.tool!r}{thread})"
+
+
+def _was_refused(exc: BaseException) -> bool:
+    """Tell whether an exception comes of a connection that was refused: nothing was sent."""
+    seen: set[int] = set()
+    cause: BaseException | None = exc
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, ConnectionRefusedError):
+            return True
+        seen.add(id(cause))
+        # Not by __context__: an error raised while a refused connection was handled tells of what came next.
+        cause = cause.__cause__ or next((a for a in cause.args if isinstance(a, BaseException)), None)
+    return False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from langgraph_durable import _effects_ops as ops
 from langgraph_durable._effects_ops import EffectRow
 from langgraph_durable._ulids import parse_ulid, show_ulid
-from langgraph_durable.effects._calls import Place, canonical, digest
+from langgraph_durable.effects._calls import Place, digest
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectError
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 DECISIONS = ("happened", "retry", "failed", "abandon")
 FORK_DECISIONS = ("replay", "new")
 
-# What an effect remembers, after the id of the task that asked.
+# What an effect remembers, in `asked`: `task/fence`, what a task asked about; `task/` and its decision about a fork, or
+# one of these; and `seen/`, the answers that came.
 _WAITING = "waiting"
 """The task waits for a decision on a twin of its effect."""
 _REFUSED = "refused"
@@ -175,7 +176,9 @@ def _is_asked(row: EffectRow) -> bool:
 
 
 def _seen(answer: Mapping[str, Any]) -> str:
-    return f"seen/{digest(canonical(answer)).hex()[:16]}"
+    """Return what an answer is known again by: what it decides, not the result, which may be of any type."""
+    told = [str(answer.get(name)) for name in ("effect", "decision", "note")]
+    return f"seen/{digest(told).hex()[:16]}"
 
 
 def _named(answer: Any) -> Any:

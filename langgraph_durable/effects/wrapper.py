@@ -85,7 +85,7 @@ class ToolWrapper:
         if policy.read_only or not (bodies := _bodies(tool)):
             return None
         _require_guardable(tool, bodies)
-        return _GuardedTool(self._log, policy, request)
+        return _GuardedTool(self._log, policy, request, bodies)
 
 
 def _heed_hints(policy: EffectPolicy, hints: Mapping[str, Any], *, trusted: bool) -> EffectPolicy:
@@ -144,14 +144,16 @@ def _require_guardable(tool: BaseTool, bodies: Mapping[str, Callable[..., Any]])
 class _GuardedTool:
     """A tool for one call, whose body is an effect."""
 
-    def __init__(self, log: EffectLog, policy: EffectPolicy, request: Any) -> None:
+    def __init__(
+        self, log: EffectLog, policy: EffectPolicy, request: Any, bodies: Mapping[str, Callable[..., Any]]
+    ) -> None:
         self._log = log
         self._policy = policy
         self._request = request
         self._attempt: Attempt | None = None
         self.tool = copy.copy(request.tool)
         self._own = _model_arguments(self.tool)
-        for name, body in _bodies(request.tool).items():
+        for name, body in bodies.items():
             # Not setattr: pydantic has no fields of these names in tools that are classes of their own.
             object.__setattr__(self.tool, name, self._effect(name, body))
 
@@ -188,9 +190,9 @@ class _GuardedTool:
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, asynchronous: bool) -> Prepared:
         request = self._request
-        # What the schema names, as it was validated, and what it lets pass without a name, as the model gave it.
-        unnamed = {name: value for name, value in request.tool_call["args"].items() if name in kwargs}
-        arguments = unnamed | {name: value for name, value in kwargs.items() if name in self._own}
+        # What the schema names, as it was validated, and what it lets pass without naming it, as the model gave it.
+        given = {name: value for name, value in request.tool_call["args"].items() if name in kwargs}
+        arguments = given | {name: value for name, value in kwargs.items() if name in self._own}
         if args:
             arguments["args"] = list(args)
         place = find_place(request.runtime.config)

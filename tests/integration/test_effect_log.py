@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.errors import GraphInterrupt
 
 from langgraph_durable import (
     IDEMPOTENT,
@@ -572,6 +573,44 @@ async def test_the_vendors_window_begins_with_the_first_attempt_under_its_key(
     with pytest.raises(EffectUnknown):
         async with log.effect(policy=retry):
             pytest.fail("the vendor has the key since 46 hours")
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError, KeyError, GraphInterrupt], ids=["refused", "failed_on", "interrupt"]
+)
+@pytest.mark.parametrize("again", [EffectPolicy(on_unknown="retry"), IDEMPOTENT], ids=["retry", "idempotent"])
+async def test_a_failure_tells_nothing_of_the_attempt_before(
+    log: Log, again: EffectPolicy, error: type[Exception]
+) -> None:
+    """It stays unknown, under the same key, or a vendor that did it the first time would do it twice."""
+    again = again.but(failed_on=KeyError)
+    key = await log.leave_unknown(policy=again)
+    with pytest.raises(error):
+        async with log.effect(policy=again):
+            raise error
+    record = await log.only()
+    assert (record.state, record.generation) == ("unknown", 0)
+    async with log.effect(policy=again) as e:
+        assert (e.attempts, e.vendor_key) == (3, key)
+        await e.complete(1)
+
+
+@pytest.mark.parametrize("issued", [False, True])
+async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log, issued: bool) -> None:
+    """A tool may send, ask a human, and send again when it is run again: the vendor knows it by its key."""
+    with pytest.raises(GraphInterrupt):
+        async with log.effect() as first:
+            await first.issue()
+            raise GraphInterrupt
+    with pytest.raises(ConnectionRefusedError):
+        async with log.effect() as e:
+            if issued:
+                await e.issue()
+            raise ConnectionRefusedError
+    assert (await log.only()).state == "suspended"
+    async with log.effect() as e:
+        assert e.vendor_key == first.vendor_key
+        await e.complete(1)
 
 
 async def test_idempotent_is_run_again(log: Log) -> None:
