@@ -79,7 +79,7 @@ async def heed(guard: Guard, row: EffectRow) -> bool:
     """Do what the answers say that came to this task's question about an unknown effect.
 
     Returns:
-        Whether the effect was moved, so that it is to be looked at again.
+        Whether the effect was moved, by this task or another, so that it is to be looked at again.
 
     Raises:
         EffectError: The answer is that the effect failed, and is not to be tried here again.
@@ -95,7 +95,8 @@ async def heed(guard: Guard, row: EffectRow) -> bool:
         if named == row.effect_id:
             guard.problem = _problem(answer, row, DECISIONS)
             if guard.problem is None:
-                return await _decide(guard, row, answer)
+                await _decide(guard, row, answer)
+                return True
         elif named is not None:
             other = await ops.get_effect(guard.db, named)
             if guard.is_alone:
@@ -207,7 +208,7 @@ def _problem(answer: Mapping[str, Any], row: EffectRow, decisions: Sequence[str]
 
 async def _decide(
     guard: Guard, row: EffectRow, answer: Mapping[str, Any], *, elsewhere: bool = False
-) -> bool:
+) -> None:
     """Do what an answer says to the effect that it names."""
     from langgraph_durable.effects._unknown import resolve
 
@@ -220,11 +221,18 @@ async def _decide(
     if decision == "failed":
         asker = row.task_id if elsewhere else guard.place.task_id
         memory.append(f"{asker}/{_REFUSED}")
-    # First: an answer that moved the effect and is not remembered could come again, and move it again.
-    await ops.remember(guard.db, row.effect_id, memory)
     note = answer.get("note")
-    reason = f"{decision}: {note}" if note else str(decision)
-    moved = await resolve(guard.db, guard.serde, row, finding, source="human", actor="human", reason=reason)
+    # An answer that moved the effect and is not remembered could come again, and move it again; one that is remembered
+    # and did not move it would be refused when the task is run again.
+    moved = await resolve(
+        guard.db,
+        guard.serde,
+        row,
+        finding,
+        source="human",
+        actor="human",
+        reason=f"{decision}: {note}" if note else str(decision),
+        memory=memory,
+    )
     if moved and decision == "failed" and not elsewhere:
         raise refusal(row)
-    return moved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import BlockingDatabase, Database
+from langgraph_durable._database import BlockingDatabase, Database, Session
 from langgraph_durable._effect_records import State
 from langgraph_durable._effects_ops import EffectRow, Outcome
 from langgraph_durable._ulids import show_ulid
@@ -166,8 +167,12 @@ async def resolve(
     source: str,
     actor: str,
     reason: str | None,
+    memory: Sequence[str] = (),
 ) -> bool:
-    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was still unknown."""
+    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was still unknown.
+
+    What it is to remember of that is stored with it, or not at all.
+    """
     if isinstance(finding, Happened):
         result = encode_result(serde, finding.result, f"the result of {row.tool!r}")
         outcome = Outcome("completed", source=source, result=result, output_hash=digest(result[1].hex()))
@@ -175,14 +180,20 @@ async def resolve(
         outcome = Outcome("failed", source=source)
     else:
         outcome = Outcome("abandoned", source=source)
-    moved = await ops.move_effect(
-        db,
-        row.effect_id,
-        outcome,
-        origins=["unknown"],
-        actor=actor,
-        reason=reason,
-        fence=row.fence,
-        new_owner=outcome.state != "completed",
-    )
-    return moved is not None
+
+    async def work(session: Session) -> bool:
+        moved = await ops.move_effect(
+            session,
+            row.effect_id,
+            outcome,
+            origins=["unknown"],
+            actor=actor,
+            reason=reason,
+            fence=row.fence,
+            new_owner=outcome.state != "completed",
+        )
+        if moved is not None and memory:
+            await ops.remember(session, row.effect_id, memory)
+        return moved is not None
+
+    return await db.run(work, transaction=bool(memory))

@@ -10,6 +10,8 @@ import pytest
 from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened
+from langgraph_durable import _effects_ops as ops
+from langgraph_durable._database import Session
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,
@@ -234,6 +236,36 @@ async def test_an_answer_that_is_sent_twice(
     assert world.done == ["a", "a"]
     other = answer(asked, "happened", result="it did")
     assert told(await drive.invoke(graph, Command(resume=other), thread())) == ["it did"]
+
+
+async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_again(
+    saver: DurableSaver, drive: Drive, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is remembered together with what it decides: a crash between the two would have it refused."""
+    world.trouble = [TimeoutError()]
+    graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, GIVEN, thread())
+    await drive.invoke(graph, None, thread())
+    [asked] = interrupts(await drive.state(graph, thread()))
+    move, remember = ops.move_effect, ops.remember
+    for name, original in (("move_effect", move), ("remember", remember)):
+        fail = True
+
+        async def failing(db: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
+            nonlocal fail
+            if isinstance(db, Session) and fail:  # of the transaction of an answer
+                fail = False
+                raise RuntimeError(original)
+            return await original(db, *args, **kwargs)
+
+        monkeypatch.setattr(ops, name, failing)
+        with pytest.raises(RuntimeError):
+            await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
+        monkeypatch.setattr(ops, name, original)
+    result = await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
+    assert told(result) == ["did a"]
+    assert world.done == ["a", "a"]
 
 
 # --- several in one task ---

@@ -150,12 +150,20 @@ def obey(world: World, shape: Shape, asynchronous: bool, first: Run, rounds: lis
             check_histories(thread, before)
         for operation in operations:
             thread, before = operate(world, thread, operation, before)
-        left, all_ = roots_of(before), roots_of(untouched.photograph())
         is_deleted = any(isinstance(operation, DeleteRuns) for operation in operations)
-        if left[0] == all_[0] and not (is_deleted and isinstance(then, Fork)):
+        if latest(before) == latest(untouched.photograph()) and not (is_deleted and isinstance(then, Fork)):
             for continued in (thread, untouched):
-                continued.act(then, left)
+                continued.act(then, roots_of(before))
             assert values_of(thread) == values_of(untouched)
+
+
+def latest(seen: dict[Key, Seen]) -> dict[str, str]:
+    """Return what a run goes on from: the newest checkpoint of the graph, and of each subgraph that keeps its state."""
+    found: dict[str, str] = {}
+    for ns, id_ in seen:
+        if ":" not in ns:
+            found.setdefault(ns, id_)
+    return found
 
 
 def roots_of(seen: dict[Key, Seen]) -> list[str]:
@@ -330,6 +338,21 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
         [
             Round([Resume("sync")], [Continue()], Run(("keep?",), "sync", False)),
             Round([Update(None, "one", False)], [DeleteRuns(4)], Resume("sync")),
+        ],
+    )
+)
+@example(  # a run that is deleted takes the newest state of a subgraph, and the graph's latest checkpoint is another's
+    scenario=(
+        Shape(1, 1, 1, 1),
+        False,
+        Run(("keep",), "sync", False),
+        [
+            Round(
+                [Resume("sync"), Resume("sync"), Run(("keep",), "sync", False)],
+                [Continue()],
+                Run(("one",), "sync", False),
+            ),
+            Round([], [Prune(None), DeleteRuns(8)], Run(("keep",), "sync", False)),
         ],
     )
 )
