@@ -40,13 +40,13 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
         ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
 
     Round trips: 1; 2 if values were missing; 1 more if segments were, and 1 if those are named by indexes that were;
-    2 more if some values are inside the parent. Transaction: its own.
+    2 more if some values are inside the parent. Transaction: its own, or a group's.
     """
     known = cache.known(row.thread_id)
     while True:
         parameters = _put_params(row, known)
-        [(verdict, missing, lacking)] = await db.pipeline(
-            (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, parameters)
+        [(verdict, missing, lacking)] = await db.write(
+            row.thread_id, sql.PUT_CHECKPOINT, parameters, locks=True, size=_size(row, parameters)
         )
         if verdict == "fine":
             for value in row.values.values():
@@ -97,6 +97,12 @@ def value_params(
     }
 
 
+def _size(row: CheckpointRow, parameters: Mapping[str, Any]) -> int:
+    """Return the bytes that a put sends, about."""
+    large = sum(map(len, parameters["data"])) + sum(map(len, parameters["segments"]))
+    return large + len(row.checkpoint[1]) + len(row.metadata[1])
+
+
 def _put_params(row: CheckpointRow, known: set[bytes]) -> dict[str, Any]:
     named = [c for c, version in row.versions.items() if version is not None and c not in row.values]
     return {
@@ -136,11 +142,14 @@ async def put_writes(
 ) -> None:
     """Store the writes of a task, which may come before the checkpoint they hang on.
 
-    Round trips: 1. Transaction: its own.
+    Round trips: 1. Transaction: its own, or a group's.
     """
     statement = sql.PUT_WRITES_LAST_WINS if last_wins else sql.PUT_WRITES_FIRST_WINS
     columns = [list(column) for column in zip(*writes, strict=True)]
-    await db.fetch(statement, (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns))
+    params = (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns)
+    await db.write(
+        ref.thread_id, statement, params, locks=False, size=sum(len(write.value) for write in writes)
+    )
 
 
 async def get_checkpoint(

@@ -31,6 +31,9 @@ _returning: set[asyncio.Future[None]] = set()
 class BlockingConnections(ABC):
     """A source of blocking connections."""
 
+    pooled = True
+    """Whether there are several, in none of which a transaction of the caller's can be."""
+
     @abstractmethod
     def checkout(self) -> AbstractContextManager[Connection[Any]]:
         """Lend a connection; it must not be held across a yield to the caller."""
@@ -46,6 +49,9 @@ class BlockingConnections(ABC):
 
 class AsyncConnections(ABC):
     """A source of asyncio connections."""
+
+    pooled = True
+    """Whether there are several, in none of which a transaction of the caller's can be."""
 
     @abstractmethod
     def checkout(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
@@ -75,6 +81,8 @@ class GivenPool(BlockingConnections):
 
 class GivenConnection(BlockingConnections):
     """A caller's one blocking connection: one operation at a time, never closed."""
+
+    pooled = False
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
@@ -114,6 +122,8 @@ class AsyncGivenPool(AsyncConnections):
 
 class AsyncGivenConnection(AsyncConnections):
     """A caller's one asyncio connection: one operation at a time, never closed."""
+
+    pooled = False
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection

@@ -27,7 +27,14 @@ from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
 from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
-from langgraph_durable._statements import Statement, render
+from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Groups, Write
+from langgraph_durable._statements import (
+    LOCK_THREAD_SHARED,
+    LOCK_THREADS_SHARED,
+    SET_LOCK_TIMEOUT,
+    Statement,
+    render,
+)
 from langgraph_durable.errors import DurableError, InvalidConfig, SchemaOutOfDate
 
 T = TypeVar("T")
@@ -97,10 +104,13 @@ class SchemaCheck:
 class Database(ABC):
     """Where operations run: one schema of one database, reached through connections of one kind."""
 
-    def __init__(self, schema: str, retry_timeout: float, schema_check: SchemaCheck) -> None:
+    def __init__(
+        self, schema: str, retry_timeout: float, schema_check: SchemaCheck, groups: Groups | None
+    ) -> None:
         self.schema = schema
         self.retry_timeout = retry_timeout
         self.schema_check = schema_check
+        self._groups = groups
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement in a transaction of its own: one round trip."""
@@ -109,6 +119,55 @@ class Database(ABC):
     async def pipeline(self, *calls: Call) -> list[Row]:
         """Run statements in a transaction of their own, one round trip, and return the last one's rows."""
         return (await self.run(lambda session: session.pipeline(*calls)))[-1]
+
+    async def write(
+        self, thread_id: str, statement: Statement, params: Params, *, locks: bool, size: int
+    ) -> list[Row]:
+        """Run one statement that changes one thread, and return its rows after its commit: one round trip.
+
+        Its transaction is its own, or shared with others that wait at the same time.
+
+        Args:
+            thread_id: The thread, whose writes go out in the order in which they were called.
+            statement: May be run twice.
+            params: Its parameters.
+            locks: Whether to take the thread's lock, shared, in a statement of its own before it.
+            size: Bytes of the parameters, about.
+        """
+        write = Write(self, thread_id, statement, params, locks, size)
+        group = self._group()
+        return await (group.commit(write) if group is not None else self.write_alone(write))
+
+    async def write_alone(self, write: Write) -> list[Row]:
+        """Run a write in a transaction of its own."""
+        if not write.locks:
+            return await self.fetch(write.statement, write.params)
+        return await self.pipeline((LOCK_THREAD_SHARED, (write.thread_id,)), (write.statement, write.params))
+
+    async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
+        """Run writes in one transaction, and return the rows of each.
+
+        Raises:
+            BatchRefused: The server refused some of it, and all is undone.
+        """
+        calls: list[Call] = [(SET_LOCK_TIMEOUT, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
+        if threads := sorted({write.thread_id for write in writes if write.locks}):
+            calls.append((LOCK_THREADS_SHARED, (threads,)))
+        before = len(calls)
+        calls += [(write.statement, write.params) for write in writes]
+
+        async def work(session: Session) -> list[list[Row]]:
+            try:
+                return await session.pipeline(*calls)
+            except psycopg.Error as exc:
+                if _tells_of_the_connection(exc):
+                    raise
+                raise BatchRefused from exc
+
+        return (await self.run(work))[before:]
+
+    @abstractmethod
+    def _group(self) -> GroupCommit | None: ...
 
     async def run(self, work: Work[T], *, transaction: bool = False) -> T:
         """Run work on one connection, again while it fails from a transient fault.
@@ -173,10 +232,18 @@ class BlockingDatabase(Database):
     """Blocks the calling thread; its coroutine methods never suspend."""
 
     def __init__(
-        self, connections: BlockingConnections, schema: str, retry_timeout: float, schema_check: SchemaCheck
+        self,
+        connections: BlockingConnections,
+        schema: str,
+        retry_timeout: float,
+        schema_check: SchemaCheck,
+        groups: Groups | None = None,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check)
+        super().__init__(schema, retry_timeout, schema_check, groups)
         self._connections = connections
+
+    def _group(self) -> GroupCommit | None:
+        return self._groups.blocking if self._groups is not None and self._connections.pooled else None
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         with self._connections.checkout() as connection:
@@ -217,10 +284,18 @@ class AsyncDatabase(Database):
     """Waits on the running event loop."""
 
     def __init__(
-        self, connections: AsyncConnections, schema: str, retry_timeout: float, schema_check: SchemaCheck
+        self,
+        connections: AsyncConnections,
+        schema: str,
+        retry_timeout: float,
+        schema_check: SchemaCheck,
+        groups: Groups | None = None,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check)
+        super().__init__(schema, retry_timeout, schema_check, groups)
         self._connections = connections
+
+    def _group(self) -> GroupCommit | None:
+        return self._groups.of_loop() if self._groups is not None and self._connections.pooled else None
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         async with self._connections.checkout() as connection:
@@ -420,6 +495,11 @@ def is_transient(exc: psycopg.Error) -> bool:
     if not isinstance(exc, psycopg.OperationalError):
         return False
     return not is_permanent_connect_fault(exc)
+
+
+def _tells_of_the_connection(exc: psycopg.Error) -> bool:
+    """Tell whether a fault is of the connection or the whole server, and so of no statement."""
+    return exc.sqlstate is None or exc.sqlstate.startswith(("08", "57P", "25P03"))
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:

@@ -27,6 +27,7 @@ from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
 from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
+from langgraph_durable._group_commit import Groups
 from langgraph_durable._listing import Listing
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
@@ -79,6 +80,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _retry_timeout: float
     _schema_check: SchemaCheck
     _stored: StoredCheckpoints
+    _groups: Groups | None
     _shared: dict[str, Any]
     """What a saver and its copies have in common: the effect log."""
 
@@ -89,7 +91,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 "a sync method was called on a saver that was given only async_pool=: pass pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return BlockingDatabase(self._blocking, self.schema, self._retry_timeout, self._schema_check)
+        return BlockingDatabase(
+            self._blocking, self.schema, self._retry_timeout, self._schema_check, self._groups
+        )
 
     @property
     def _adb(self) -> AsyncDatabase:
@@ -98,7 +102,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 "an async method was called on a saver that was given only pool=: pass async_pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return AsyncDatabase(self._asynchronous, self.schema, self._retry_timeout, self._schema_check)
+        return AsyncDatabase(
+            self._asynchronous, self.schema, self._retry_timeout, self._schema_check, self._groups
+        )
 
     async def _put(
         self,

@@ -88,6 +88,12 @@ LOCK_THREAD_SHARED = Statement(
     "SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || %s::text, 0))"
 )
 
+LOCK_THREADS_SHARED = Statement("""
+SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || t, 0)) FROM unnest(%s::text[]) AS t
+""")
+
+SET_LOCK_TIMEOUT = Statement("SELECT set_config('lock_timeout', %s::text, true)")
+
 LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_name} || ' ' || %s::text, 0))")
 
 
