@@ -148,7 +148,8 @@ class Database(ABC):
         """Run writes in one transaction, and return the rows of each.
 
         Raises:
-            BatchRefused: The server refused some of it, and all is undone.
+            BatchRefused: One of them failed, and all are undone.
+            psycopg.Error: There is no connection, whatever they are.
         """
         calls: list[Call] = [(SET_LOCK_TIMEOUT, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
         if threads := sorted({write.thread_id for write in writes if write.locks}):
@@ -159,8 +160,8 @@ class Database(ABC):
         async def work(session: Session) -> list[list[Row]]:
             try:
                 return await session.pipeline(*calls)
-            except psycopg.Error as exc:
-                if _tells_of_the_connection(exc):
+            except Exception as exc:
+                if isinstance(exc, psycopg.Error) and _tells_of_the_connection(exc):
                     raise
                 raise BatchRefused from exc
 
@@ -499,7 +500,9 @@ def is_transient(exc: psycopg.Error) -> bool:
 
 def _tells_of_the_connection(exc: psycopg.Error) -> bool:
     """Tell whether a fault is of the connection or the whole server, and so of no statement."""
-    return exc.sqlstate is None or exc.sqlstate.startswith(("08", "57P", "25P03"))
+    if exc.sqlstate is None:
+        return isinstance(exc, psycopg.OperationalError)
+    return exc.sqlstate.startswith(("08", "57P", "25P03"))
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:

@@ -12,9 +12,9 @@ A commit waits for the disk, and a round trip for the network, however little th
 - A batch must not wait long for anybody: it holds the locks of all its threads, and all its callers wait with it. So
   its lock_timeout is short, which also ends a deadlock with another process's batch or copy before Postgres looks for
   one.
-- A batch that the server refuses is undone as a whole, and then its writes go alone, those of one thread one after the
-  other: each caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. If the
-  connection died, the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
+- A batch that fails is undone as a whole, and then its writes go alone, those of one thread one after the other: each
+  caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. But if the connection died,
+  the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
 - A writer that takes long, since somebody holds a lock, counts as free after a while. No thread can block the others.
 
 Who is cancelled leaves: out of the queue, or, once its batch is under way, alone; what others wait for goes on. When
@@ -26,7 +26,6 @@ In threads, the first caller of a batch leads it: it runs it while the others sl
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
 import threading
 import time
@@ -53,7 +52,7 @@ _PATIENCE = 0.1
 
 
 class BatchRefused(Exception):
-    """The server refused a batch, and its connection is whole: its writes are to go alone."""
+    """A batch failed for what is in it, not for its connection: its writes are to go alone."""
 
 
 class _State(Enum):
@@ -166,8 +165,7 @@ class GroupCommit(ABC):
             self._break_up(batch)
         except Exception as exc:
             for write in writes:
-                write.error = copy.copy(exc)  # each caller's own: raising one adds to its traceback
-                write.error.__cause__ = exc.__cause__
+                write.error = exc
             self._tell(batch)
         except (
             BaseException
@@ -342,9 +340,14 @@ class BlockingGroup(GroupCommit):
         write.wakeup.set()
 
     def _start(self, batch: _Batch) -> None:
-        leader = batch.writes[0]
-        leader.state = _State.LEADING
-        self._wake(leader)
+        with self._lock:
+            leader = next((write for write in batch.writes if not write.gone), None)
+            if leader is not None:
+                leader.state = _State.LEADING
+        if leader is not None:
+            self._wake(leader)
+        else:  # all were interrupted
+            self._break_up(batch)
 
     async def _cancel(self, batch: _Batch) -> None:
         """A thread cannot be cancelled, and a batch's leader is one of its callers."""
