@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +17,7 @@ from langgraph.checkpoint.base.id import uuid6
 from psycopg import AsyncConnection
 
 from langgraph_durable import DurableSaver, ThreadDeleted, _group_commit
+from langgraph_durable._database import Database
 from langgraph_durable._group_commit import WRITERS
 from langgraph_durable._statements import LOCK_THREAD, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
@@ -34,6 +35,17 @@ BEGIN
     RETURN NEW;
 END $$;
 CREATE TRIGGER trouble BEFORE INSERT ON langgraph_durable.checkpoints FOR EACH ROW EXECUTE FUNCTION trouble();
+"""
+
+
+ARRIVALS = """
+CREATE TABLE arrivals (number bigserial, thread_id text, checkpoint_id text);
+CREATE FUNCTION arrive() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO arrivals (thread_id, checkpoint_id) VALUES (NEW.thread_id, NEW.checkpoint_id);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER arrive AFTER INSERT ON langgraph_durable.checkpoints FOR EACH ROW EXECUTE FUNCTION arrive();
 """
 
 
@@ -111,20 +123,17 @@ async def test_what_waits_goes_out_together(
 async def test_what_must_not_go_together(
     conninfo: str, observer: Observer, drive: Driver, why_not: str
 ) -> None:
-    if why_not == "turned off":
-        saver = DurableSaver.from_conn_string(conninfo, group_commit=False, max_size=4)
-    else:
-        saver = DurableSaver(
-            psycopg.connect(conninfo, autocommit=True),
-            async_pool=await AsyncConnection.connect(conninfo, autocommit=True),
-        )
-    async with saver:
+    connection = psycopg.connect(conninfo, autocommit=True)
+    async_connection = await AsyncConnection.connect(conninfo, autocommit=True)
+    async with async_connection:
+        if why_not == "turned off":
+            saver = DurableSaver.from_conn_string(conninfo, group_commit=False, max_size=4)
+        else:
+            saver = DurableSaver(connection, async_pool=async_connection)
         await asyncio.gather(*(drive(saver, "put", *a_put(f"thread {n}")) for n in range(20)))
         assert list(transactions(observer).values()) == [1] * 20
-    if isinstance(saver, DurableSaver) and why_not == "one connection":
-        given: Any = saver
-        given._blocking._connection.close()
-        await given._asynchronous._connection.close()
+        await saver.aclose()
+    connection.close()
 
 
 async def test_a_batch_is_one_round_trip(
@@ -369,6 +378,7 @@ async def test_a_batch_that_all_have_left_is_cancelled(
 async def test_any_interleaving_with_cancellations(conninfo: str, observer: Observer, seed: int) -> None:
     """What was acknowledged is there, whole and in order; what was not may be, whole; nothing is twice."""
     chance = random.Random(seed)
+    observer.rows(ARRIVALS)
     if seed % 2:
         observer.rows(TROUBLE.format(times=3, what="RAISE EXCEPTION 'trouble'"))
     async with DurableSaver.from_conn_string(conninfo, max_size=3) as saver:
@@ -401,8 +411,12 @@ async def test_any_interleaving_with_cancellations(conninfo: str, observer: Obse
         allowed = (type(None), asyncio.CancelledError, psycopg.errors.RaiseException)
         assert all(isinstance(end, allowed) for end in ends), ends
         for thread_id in thread_ids:
-            found = [c async for c in saver.alist(config(thread_id))][::-1]
-            ids = [c.checkpoint["id"] for c in found]
+            found = [c async for c in saver.alist(config(thread_id))]
+            arrived = observer.rows(
+                "SELECT checkpoint_id FROM arrivals WHERE thread_id = %s ORDER BY number", [thread_id]
+            )
+            ids = [id_ for (id_,) in arrived]
+            assert set(ids) == {c.checkpoint["id"] for c in found}
             assert len(ids) == len(set(ids))
             assert set(acknowledged[thread_id]) <= set(ids) <= tried[thread_id]
             assert ids == [id_ for id_ in submitted[thread_id] if id_ in ids]
@@ -419,7 +433,8 @@ def test_a_group_after_a_fork(conninfo: str) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         with ThreadPoolExecutor(20) as threads:
             list(threads.map(lambda n: saver.put(*a_put(f"thread {n}")), range(40)))
-        saver._groups.blocking._free = 0  # type: ignore[union-attr]  # as if other threads were writing just now
+        assert saver._groups is not None
+        saver._groups.blocking._free = 0  # as if other threads were writing just now
         if (child := os.fork()) == 0:
             try:
                 saver.put(*a_put("child"))
@@ -433,8 +448,6 @@ def test_an_interrupted_leader_leaves_the_others_whole(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by Ctrl-C in the thread that runs a batch: the others go alone."""
-    from langgraph_durable._database import Database
-
     together = Database.write_together
     interrupted: list[int] = []
 
@@ -446,7 +459,7 @@ def test_an_interrupted_leader_leaves_the_others_whole(
 
     monkeypatch.setattr(Database, "write_together", interrupt)
 
-    def put(number: int) -> BaseException | None:
+    def put_one(number: int) -> BaseException | None:
         try:
             saver.put(*a_put(f"thread {number}"))
         except KeyboardInterrupt as exc:
@@ -454,6 +467,6 @@ def test_an_interrupted_leader_leaves_the_others_whole(
         return None
 
     with DurableSaver.from_conn_string(conninfo) as saver, ThreadPoolExecutor(30) as threads:
-        ends = list(threads.map(put, range(30)))
+        ends = list(threads.map(put_one, range(30)))
         assert len([end for end in ends if end is not None]) == len(interrupted) == 1
         assert sum(transactions(observer).values()) == 29
