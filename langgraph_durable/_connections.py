@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -46,6 +46,10 @@ class BlockingConnections(ABC):
         """Tell whether what is done would be part of the caller's transaction."""
         return False
 
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what psycopg_pool has counted of the pools there are."""
+        return {}
+
 
 class AsyncConnections(ABC):
     """A source of asyncio connections."""
@@ -65,6 +69,10 @@ class AsyncConnections(ABC):
         """Tell whether what is done would be part of the caller's transaction."""
         return False
 
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what psycopg_pool has counted of the pools there are."""
+        return {}
+
 
 class GivenPool(BlockingConnections):
     """A caller's blocking pool, used as it is and never closed."""
@@ -77,6 +85,10 @@ class GivenPool(BlockingConnections):
         """Lend a connection of the pool."""
         with _naming_closed("pool"), living_connection(self._pool) as connection:
             yield connection
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what the pool has counted, also for others."""
+        return self._pool.get_stats()
 
 
 class GivenConnection(BlockingConnections):
@@ -118,6 +130,10 @@ class AsyncGivenPool(AsyncConnections):
         with _naming_closed("async_pool"):
             async with async_living_connection(self._pool) as connection:
                 yield connection
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what the pool has counted, also for others."""
+        return self._pool.get_stats()
 
 
 class AsyncGivenConnection(AsyncConnections):

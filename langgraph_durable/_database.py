@@ -28,6 +28,7 @@ from psycopg_pool import PoolTimeout, TooManyRequests
 
 from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
 from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Groups, Write
+from langgraph_durable._metrics import Metrics
 from langgraph_durable._statements import (
     LOCK_THREAD_SHARED,
     LOCK_THREADS_SHARED,
@@ -105,12 +106,18 @@ class Database(ABC):
     """Where operations run: one schema of one database, reached through connections of one kind."""
 
     def __init__(
-        self, schema: str, retry_timeout: float, schema_check: SchemaCheck, groups: Groups | None
+        self,
+        schema: str,
+        retry_timeout: float,
+        schema_check: SchemaCheck,
+        groups: Groups | None,
+        metrics: Metrics,
     ) -> None:
         self.schema = schema
         self.retry_timeout = retry_timeout
         self.schema_check = schema_check
         self._groups = groups
+        self._metrics = metrics
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement in a transaction of its own: one round trip."""
@@ -204,6 +211,7 @@ class Database(ABC):
                     _logger.warning("retrying for up to %g s after: %s", self.retry_timeout, exc)
                 if time.monotonic() + delay > deadline:
                     raise
+            self._metrics.add_retry()
             await self.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (jitter, not a secret)
             delay = min(delay * 2, _LONGEST_DELAY)
 
@@ -238,9 +246,10 @@ class BlockingDatabase(Database):
         schema: str,
         retry_timeout: float,
         schema_check: SchemaCheck,
-        groups: Groups | None = None,
+        groups: Groups | None,
+        metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
         self._connections = connections
 
     def _group(self) -> GroupCommit | None:
@@ -290,9 +299,10 @@ class AsyncDatabase(Database):
         schema: str,
         retry_timeout: float,
         schema_check: SchemaCheck,
-        groups: Groups | None = None,
+        groups: Groups | None,
+        metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
         self._connections = connections
 
     def _group(self) -> GroupCommit | None:

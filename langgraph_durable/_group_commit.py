@@ -13,8 +13,8 @@ A commit waits for the disk, and a round trip for the network, however little th
   its lock_timeout is short, which also ends a deadlock with another process's batch or copy before Postgres looks for
   one.
 - A batch that fails is undone as a whole, and then its writes go alone, those of one thread one after the other: each
-  caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. But if the connection died,
-  the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
+  caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. But if the connection
+  died, the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
 - A writer that takes long, since somebody holds a lock, counts as free after a while. No thread can block the others.
 
 Who is cancelled leaves: out of the queue, or, once its batch is under way, alone; what others wait for goes on. When
@@ -37,6 +37,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from langgraph_durable._metrics import Metrics
 from langgraph_durable._statements import Statement
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class _Batch:
 class GroupCommit(ABC):
     """The queue in front of one pool, shared by all who write through it."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._reset()
 
@@ -162,6 +164,7 @@ class GroupCommit(ABC):
         try:
             answers = await writes[0].db.write_together(writes)
         except BatchRefused:
+            self._metrics.add_broken_batch()
             self._break_up(batch)
         except Exception as exc:
             for write in writes:
@@ -186,6 +189,11 @@ class GroupCommit(ABC):
         for write in batch.writes:
             self._wake(write)
 
+    def waiting(self) -> tuple[int, int]:
+        """Return how many writes wait just now, and their bytes, about."""
+        with self._lock:
+            return len(self._waiting), sum(write.size for write in self._waiting)
+
     def _end(self, writes: Iterable[Write]) -> None:
         """Give a writer back, and let others go."""
         with self._lock:
@@ -206,6 +214,7 @@ class GroupCommit(ABC):
         while self._free and (writes := self._take()):
             self._free -= 1
             self._busy.update(write.thread_id for write in writes)
+            self._metrics.add_batch(len(writes))
             batch = _Batch(writes)
             for write in writes:
                 write.state, write.batch = _State.UNDER_WAY, batch
@@ -356,8 +365,8 @@ class BlockingGroup(GroupCommit):
 class AsyncGroup(GroupCommit):
     """The group of one event loop: a task runs a batch."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__(metrics)
         self._timer: asyncio.TimerHandle | None = None
 
     def _prepare(self, write: Write) -> None:
@@ -392,8 +401,9 @@ class AsyncGroup(GroupCommit):
 class Groups:
     """The groups of a saver and its clones: one for threads, and one for each event loop, as pools are."""
 
-    def __init__(self) -> None:
-        self.blocking = BlockingGroup()
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.blocking = BlockingGroup(metrics)
         self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroup] = WeakKeyDictionary()
         self._making = threading.Lock()
 
@@ -402,5 +412,12 @@ class Groups:
         loop = asyncio.get_running_loop()
         if (group := self._of_loops.get(loop)) is None:
             with self._making:  # a weak dictionary is changed in more than one step
-                group = self._of_loops[loop] = AsyncGroup()
+                group = self._of_loops[loop] = AsyncGroup(self._metrics)
         return group
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many writes wait just now, and their bytes, about."""
+        with self._making:
+            groups = [self.blocking, *self._of_loops.values()]
+        queues = [group.waiting() for group in groups]
+        return sum(writes for writes, _ in queues), sum(size for _, size in queues)

@@ -34,6 +34,7 @@ from langgraph_durable._connections import (
 )
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._group_commit import Groups
+from langgraph_durable._metrics import Metrics
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
 from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
@@ -184,7 +185,8 @@ class DurableSaver(SaverOperations):
         self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
         self._hash_key = _config.require_hash_key(hash_key)
         self._stored = StoredCheckpoints()
-        self._groups = Groups() if group_commit else None
+        self._metrics = Metrics()
+        self._groups = Groups(self._metrics) if group_commit else None
         self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
 

@@ -461,12 +461,12 @@ def test_an_interrupted_leader_leaves_the_others_whole(
 
     def put_one(number: int) -> BaseException | None:
         try:
-            saver.put(*a_put(f"thread {number}"))
+            interrupted_saver.put(*a_put(f"thread {number}"))
         except KeyboardInterrupt as exc:
             return exc
         return None
 
-    with DurableSaver.from_conn_string(conninfo) as saver, ThreadPoolExecutor(30) as threads:
+    with DurableSaver.from_conn_string(conninfo) as interrupted_saver, ThreadPoolExecutor(30) as threads:
         ends = list(threads.map(put_one, range(30)))
         assert len([end for end in ends if end is not None]) == len(interrupted) == 1
         assert sum(transactions(observer).values()) == 29
