@@ -170,12 +170,11 @@ class GroupCommit(ABC):
             for write in writes:
                 write.error = exc
             self._tell(batch)
-        except (
-            BaseException
-        ):  # an interrupt of the leading thread, or the end of the loop: not the others' affair
-            for write in writes:
-                write.gone = write.gone or write.state is _State.LEADING
-            self._break_up(batch)
+        except BaseException:
+            if (
+                batch.task is not None
+            ):  # the end of the loop; a thread that is interrupted withdraws as a caller
+                self._break_up(batch)
             raise
         else:
             for write, answer in zip(writes, answers, strict=True):

@@ -374,6 +374,20 @@ async def test_a_batch_that_all_have_left_is_cancelled(
     assert sum(transactions(observer).values()) == 5
 
 
+async def test_a_batch_whose_task_is_cancelled_goes_alone(
+    saver: DurableSaver, conninfo: str, observer: Observer
+) -> None:
+    """As at the end of a loop, when some callers still save what they have."""
+    observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(60)"))
+    async with busy(saver, conninfo, observer, Driver("async")):
+        puts = [asyncio.create_task(saver.aput(*a_put(t))) for t in ("trouble", "one", "two")]
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
+        [leader] = [task for task in asyncio.all_tasks() if "_lead" in repr(task.get_coro())]
+        leader.cancel()
+        await asyncio.gather(*puts)
+    assert list(transactions(observer).values()) == [1, 1, 1]
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_any_interleaving_with_cancellations(conninfo: str, observer: Observer, seed: int) -> None:
     """What was acknowledged is there, whole and in order; what was not may be, whole; nothing is twice."""
@@ -435,6 +449,7 @@ def test_a_group_after_a_fork(conninfo: str) -> None:
             list(threads.map(lambda n: saver.put(*a_put(f"thread {n}")), range(40)))
         assert saver._groups is not None
         saver._groups.blocking._free = 0  # as if other threads were writing just now
+        saver._groups.blocking._busy.add("child")
         if (child := os.fork()) == 0:
             try:
                 saver.put(*a_put("child"))
