@@ -76,15 +76,19 @@ async def compare(
     unit: str = "ms",
     target: float | None = None,
     rounds: int = 7,
+    more_is_better: bool = False,
 ) -> Figure:
-    """Run two measurements in turn, after one warm-up each, and take the medians of what they return."""
+    """Run two measurements in turn, after one warm-up each, and take the medians of what they return.
+
+    The target is of ours / peer's: at most that, or, where more is better, at least.
+    """
     await ours()
     await peers()
     pairs = [(await ours(), await peers()) for _ in range(rounds)]
     figure = Figure(
         work, unit, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs), target
     )
-    verdict = "" if target is None else f"   target <= {target:g}"
+    verdict = "" if target is None else f"   target {'>=' if more_is_better else '<='} {target:g}"
     print(
         f"{work:<52} {figure.ours:>9.3f} {figure.peers:>9.3f} {unit:<4} ratio {figure.ratio:5.2f}{verdict}",
         flush=True,

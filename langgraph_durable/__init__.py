@@ -43,8 +43,10 @@ from langgraph_durable.errors import (
 from langgraph_durable.interrupts import PendingInterrupt, apending_interrupts, pending_interrupts
 from langgraph_durable.reports import (
     EraseReceipt,
+    Latency,
     PruneReport,
     Removed,
+    SaverMetrics,
     StorageStats,
     SweepProgress,
     SweepReport,
@@ -85,6 +87,7 @@ __all__ = [
     "EraseReceipt",
     "Happened",
     "InvalidConfig",
+    "Latency",
     "NotHappened",
     "ParentPruned",
     "PendingInterrupt",
@@ -92,6 +95,7 @@ __all__ = [
     "PruneReport",
     "Removed",
     "SaverClosed",
+    "SaverMetrics",
     "SchemaOutOfDate",
     "StorageStats",
     "SweepProgress",

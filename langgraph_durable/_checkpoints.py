@@ -11,7 +11,15 @@ from psycopg.types.json import Jsonb
 from langgraph_durable import _statements as sql
 from langgraph_durable._config import CheckpointRef, indexable
 from langgraph_durable._database import Database, Params, Row
-from langgraph_durable._rows import CheckpointRow, StoredCheckpoint, StoredValue, StoredWrite, WriteRow
+from langgraph_durable._rows import (
+    CheckpointRow,
+    StoredCheckpoint,
+    StoredValue,
+    StoredWrite,
+    WriteRow,
+    bytes_array,
+    text_array,
+)
 from langgraph_durable._segment_cache import SegmentCache
 from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
 from langgraph_durable._segments import EncodedValue, SegmentedValue, is_index, plan_segments
@@ -40,13 +48,13 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
         ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
 
     Round trips: 1; 2 if values were missing; 1 more if segments were, and 1 if those are named by indexes that were;
-    2 more if some values are inside the parent. Transaction: its own.
+    2 more if some values are inside the parent. Transaction: its own, or a group's.
     """
     known = cache.known(row.thread_id)
     while True:
         parameters = _put_params(row, known)
-        [(verdict, missing, lacking)] = await db.pipeline(
-            (sql.LOCK_THREAD_SHARED, (row.thread_id,)), (sql.PUT_CHECKPOINT, parameters)
+        [(verdict, missing, lacking)] = await db.write(
+            row.thread_id, sql.PUT_CHECKPOINT, parameters, locks=True, size=_size(row, parameters)
         )
         if verdict == "fine":
             for value in row.values.values():
@@ -86,15 +94,28 @@ def value_params(
     """Return the parameters that send values: their own, and those of their segments."""
     sent, needed = plan_segments(values.values(), known)
     return {
-        "channels": list(values),
-        "versions": [versions[channel] for channel in values],
-        "types": [value.kind for value in values.values()],
-        "data": [value.data for value in values.values()],
-        "entries": [b"".join(v.entries) if v.entries is not None else None for v in values.values()],
-        "hashes": list(sent),
-        "segments": list(sent.values()),
-        "needed": needed,
+        "channels": text_array(list(values)),
+        "versions": text_array([versions[channel] for channel in values]),
+        "types": text_array([value.kind for value in values.values()]),
+        "data": bytes_array([value.data for value in values.values()]),
+        "entries": bytes_array(
+            [b"".join(v.entries) if v.entries is not None else None for v in values.values()]
+        ),
+        "hashes": bytes_array(list(sent)),
+        "segments": bytes_array(list(sent.values())),
+        "needed": bytes_array(needed),
     }
+
+
+def _size(row: CheckpointRow, parameters: Mapping[str, Any]) -> int:
+    """Return the bytes that a put sends, about."""
+    segments: Sequence[bytes] = parameters["segments"]  # "{}" if there are none
+    return (
+        sum(len(v.data) for v in row.values.values())
+        + sum(len(s) for s in segments)
+        + len(row.checkpoint[1])
+        + len(row.metadata[1])
+    )
 
 
 def _put_params(row: CheckpointRow, known: set[bytes]) -> dict[str, Any]:
@@ -113,13 +134,13 @@ def _put_params(row: CheckpointRow, known: set[bytes]) -> dict[str, Any]:
         "metadata_type": row.metadata[0],
         "metadata": row.metadata[1],
         "metadata_index": Jsonb(row.metadata_index),
-        "value_channels": list(row.versions),
-        "value_versions": list(row.versions.values()),
-        "delta_channels": list(row.delta_channels),
-        "kept": list(row.kept),
-        "kept_versions": list(row.kept.values()),
-        "named_channels": named,
-        "named_versions": [row.versions[channel] for channel in named],
+        "value_channels": text_array(list(row.versions)),
+        "value_versions": text_array(list(row.versions.values())),
+        "delta_channels": text_array(row.delta_channels),
+        "kept": text_array(list(row.kept)),
+        "kept_versions": text_array(list(row.kept.values())),
+        "named_channels": text_array(named),
+        "named_versions": text_array([row.versions[channel] for channel in named]),
         **value_params(row.values, row.versions, known),
     }
 
@@ -136,11 +157,15 @@ async def put_writes(
 ) -> None:
     """Store the writes of a task, which may come before the checkpoint they hang on.
 
-    Round trips: 1. Transaction: its own.
+    Round trips: 1. Transaction: its own, or a group's.
     """
     statement = sql.PUT_WRITES_LAST_WINS if last_wins else sql.PUT_WRITES_FIRST_WINS
-    columns = [list(column) for column in zip(*writes, strict=True)]
-    await db.fetch(statement, (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns))
+    indexes, channels, types, values = zip(*writes, strict=True)
+    columns = (text_array([str(index) for index in indexes]), text_array(channels), text_array(types))
+    params = (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns, list(values))
+    await db.write(
+        ref.thread_id, statement, params, locks=False, size=sum(len(write.value) for write in writes)
+    )
 
 
 async def get_checkpoint(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -31,6 +31,9 @@ _returning: set[asyncio.Future[None]] = set()
 class BlockingConnections(ABC):
     """A source of blocking connections."""
 
+    pooled = True
+    """Whether there are several, in none of which a transaction of the caller's can be."""
+
     @abstractmethod
     def checkout(self) -> AbstractContextManager[Connection[Any]]:
         """Lend a connection; it must not be held across a yield to the caller."""
@@ -43,9 +46,16 @@ class BlockingConnections(ABC):
         """Tell whether what is done would be part of the caller's transaction."""
         return False
 
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what psycopg_pool has counted of the pools there are."""
+        return {}
+
 
 class AsyncConnections(ABC):
     """A source of asyncio connections."""
+
+    pooled = True
+    """Whether there are several, in none of which a transaction of the caller's can be."""
 
     @abstractmethod
     def checkout(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
@@ -58,6 +68,10 @@ class AsyncConnections(ABC):
     async def in_transaction(self) -> bool:
         """Tell whether what is done would be part of the caller's transaction."""
         return False
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what psycopg_pool has counted of the pools there are."""
+        return {}
 
 
 class GivenPool(BlockingConnections):
@@ -72,9 +86,15 @@ class GivenPool(BlockingConnections):
         with _naming_closed("pool"), living_connection(self._pool) as connection:
             yield connection
 
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what the pool has counted, also for others."""
+        return self._pool.get_stats()
+
 
 class GivenConnection(BlockingConnections):
     """A caller's one blocking connection: one operation at a time, never closed."""
+
+    pooled = False
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
@@ -111,9 +131,15 @@ class AsyncGivenPool(AsyncConnections):
             async with async_living_connection(self._pool) as connection:
                 yield connection
 
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what the pool has counted, also for others."""
+        return self._pool.get_stats()
+
 
 class AsyncGivenConnection(AsyncConnections):
     """A caller's one asyncio connection: one operation at a time, never closed."""
+
+    pooled = False
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection

@@ -27,7 +27,15 @@ from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
 from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
-from langgraph_durable._statements import Statement, render
+from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Groups, Write
+from langgraph_durable._metrics import Metrics
+from langgraph_durable._statements import (
+    LOCK_THREAD_SHARED,
+    LOCK_THREADS_SHARED,
+    SET_LOCK_TIMEOUT,
+    Statement,
+    render,
+)
 from langgraph_durable.errors import DurableError, InvalidConfig, SchemaOutOfDate
 
 T = TypeVar("T")
@@ -97,10 +105,19 @@ class SchemaCheck:
 class Database(ABC):
     """Where operations run: one schema of one database, reached through connections of one kind."""
 
-    def __init__(self, schema: str, retry_timeout: float, schema_check: SchemaCheck) -> None:
+    def __init__(
+        self,
+        schema: str,
+        retry_timeout: float,
+        schema_check: SchemaCheck,
+        groups: Groups | None,
+        metrics: Metrics,
+    ) -> None:
         self.schema = schema
         self.retry_timeout = retry_timeout
         self.schema_check = schema_check
+        self._groups = groups
+        self._metrics = metrics
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement in a transaction of its own: one round trip."""
@@ -109,6 +126,56 @@ class Database(ABC):
     async def pipeline(self, *calls: Call) -> list[Row]:
         """Run statements in a transaction of their own, one round trip, and return the last one's rows."""
         return (await self.run(lambda session: session.pipeline(*calls)))[-1]
+
+    async def write(
+        self, thread_id: str, statement: Statement, params: Params, *, locks: bool, size: int
+    ) -> list[Row]:
+        """Run one statement that changes one thread, and return its rows after its commit: one round trip.
+
+        Its transaction is its own, or shared with others that wait at the same time.
+
+        Args:
+            thread_id: The thread, whose writes go out in the order in which they were called.
+            statement: May be run twice.
+            params: Its parameters.
+            locks: Whether to take the thread's lock, shared, in a statement of its own before it.
+            size: Bytes of the parameters, about.
+        """
+        write = Write(self, thread_id, statement, params, locks, size)
+        group = self._group()
+        return await (group.commit(write) if group is not None else self.write_alone(write))
+
+    async def write_alone(self, write: Write) -> list[Row]:
+        """Run a write in a transaction of its own."""
+        if not write.locks:
+            return await self.fetch(write.statement, write.params)
+        return await self.pipeline((LOCK_THREAD_SHARED, (write.thread_id,)), (write.statement, write.params))
+
+    async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
+        """Run writes in one transaction, and return the rows of each.
+
+        Raises:
+            BatchRefused: One of them failed, and all are undone.
+            psycopg.Error: There is no connection, whatever they are.
+        """
+        calls: list[Call] = [(SET_LOCK_TIMEOUT, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
+        if threads := sorted({write.thread_id for write in writes if write.locks}):
+            calls.append((LOCK_THREADS_SHARED, (threads,)))
+        before = len(calls)
+        calls += [(write.statement, write.params) for write in writes]
+
+        async def work(session: Session) -> list[list[Row]]:
+            try:
+                return await session.pipeline(*calls)
+            except Exception as exc:
+                if isinstance(exc, psycopg.Error) and _tells_of_the_connection(exc):
+                    raise
+                raise BatchRefused from exc
+
+        return (await self.run(work))[before:]
+
+    @abstractmethod
+    def _group(self) -> GroupCommit | None: ...
 
     async def run(self, work: Work[T], *, transaction: bool = False) -> T:
         """Run work on one connection, again while it fails from a transient fault.
@@ -144,6 +211,7 @@ class Database(ABC):
                     _logger.warning("retrying for up to %g s after: %s", self.retry_timeout, exc)
                 if time.monotonic() + delay > deadline:
                     raise
+            self._metrics.add_retry()
             await self.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (jitter, not a secret)
             delay = min(delay * 2, _LONGEST_DELAY)
 
@@ -173,10 +241,19 @@ class BlockingDatabase(Database):
     """Blocks the calling thread; its coroutine methods never suspend."""
 
     def __init__(
-        self, connections: BlockingConnections, schema: str, retry_timeout: float, schema_check: SchemaCheck
+        self,
+        connections: BlockingConnections,
+        schema: str,
+        retry_timeout: float,
+        schema_check: SchemaCheck,
+        groups: Groups | None,
+        metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
         self._connections = connections
+
+    def _group(self) -> GroupCommit | None:
+        return self._groups.blocking if self._groups is not None and self._connections.pooled else None
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         with self._connections.checkout() as connection:
@@ -217,10 +294,19 @@ class AsyncDatabase(Database):
     """Waits on the running event loop."""
 
     def __init__(
-        self, connections: AsyncConnections, schema: str, retry_timeout: float, schema_check: SchemaCheck
+        self,
+        connections: AsyncConnections,
+        schema: str,
+        retry_timeout: float,
+        schema_check: SchemaCheck,
+        groups: Groups | None,
+        metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
         self._connections = connections
+
+    def _group(self) -> GroupCommit | None:
+        return self._groups.of_loop() if self._groups is not None and self._connections.pooled else None
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         async with self._connections.checkout() as connection:
@@ -428,6 +514,13 @@ def is_transient(exc: psycopg.Error) -> bool:
     if not isinstance(exc, psycopg.OperationalError):
         return False
     return not is_permanent_connect_fault(exc)
+
+
+def _tells_of_the_connection(exc: psycopg.Error) -> bool:
+    """Tell whether a fault is of the connection or the whole server, and so of no statement."""
+    if exc.sqlstate is None:
+        return isinstance(exc, psycopg.OperationalError)
+    return exc.sqlstate.startswith(("08", "57P", "25P03"))
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:

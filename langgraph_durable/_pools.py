@@ -17,8 +17,8 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -142,6 +142,9 @@ class _BlockingOwnPool(BlockingConnections):
         with living_connection(pool) as connection:
             yield connection
 
+    def pool_stats(self) -> Mapping[str, int]:
+        return self._pool.get_stats() if self._pool is not None else {}
+
     def _connect_first(self) -> Connection[Any]:
         tried = self._pools.conninfo
         try:
@@ -200,6 +203,12 @@ class _AsyncOwnPools(AsyncConnections):
                 yield connection
         finally:
             own.users -= 1
+
+    def pool_stats(self) -> Mapping[str, int]:
+        total = Counter[str]()
+        for own in list(self._by_loop.values()):
+            total.update(own.pool.get_stats())
+        return total
 
     def _make_own(self, inherited: _LoopPool | None) -> _LoopPool:
         if inherited is not None:

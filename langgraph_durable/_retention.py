@@ -14,7 +14,7 @@ from langgraph_durable import _statements as sql
 from langgraph_durable._checkpoints import assemble_page, segmented_values, value_params
 from langgraph_durable._database import Call, Database, Row, Session
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
-from langgraph_durable._rows import Fold
+from langgraph_durable._rows import Fold, text_array
 from langgraph_durable._segment_reading import SegmentReader, fill_values
 from langgraph_durable._ulids import derive_ulid, show_ulid
 from langgraph_durable.errors import EffectUnresolved, ThreadExists
@@ -138,18 +138,7 @@ async def _carry_out(session: Session, thread_id: str, plan: Plan, *, replaced: 
 def _columns(rows: Iterable[tuple[str, ...]], *names: str) -> dict[str, str]:
     """Turn rows into parallel arrays, as unnest takes them."""
     ordered = sorted(rows)
-    return {name: _text_array([row[i] for row in ordered]) for i, name in enumerate(names)}
-
-
-def _text_array(texts: Sequence[str]) -> str:
-    """Write an array as Postgres reads it; psycopg takes as long for a few hundred ids as the server to delete them.
-
-    No text in Postgres has a NUL.
-    """
-    if not texts:
-        return "{}"
-    escaped = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
-    return f'{{"{escaped}"}}'
+    return {name: text_array([row[i] for row in ordered]) for i, name in enumerate(names)}
 
 
 def keep_newest(keep_last: int, older_than: timedelta | None) -> Choice:

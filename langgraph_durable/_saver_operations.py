@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +28,9 @@ from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
 from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
+from langgraph_durable._group_commit import Groups
 from langgraph_durable._listing import Listing
+from langgraph_durable._metrics import Metrics, measured
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._segment_cache import SegmentCache
@@ -40,6 +43,7 @@ from langgraph_durable.reports import (
     EraseReceipt,
     PruneReport,
     Removed,
+    SaverMetrics,
     StorageStats,
     SweepProgress,
     SweepReport,
@@ -79,6 +83,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _retry_timeout: float
     _schema_check: SchemaCheck
     _stored: StoredCheckpoints
+    _groups: Groups | None
+    _metrics: Metrics
     _shared: dict[str, Any]
     """What a saver and its copies have in common: the effect log."""
 
@@ -89,7 +95,9 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 "a sync method was called on a saver that was given only async_pool=: pass pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return BlockingDatabase(self._blocking, self.schema, self._retry_timeout, self._schema_check)
+        return BlockingDatabase(
+            self._blocking, self.schema, self._retry_timeout, self._schema_check, self._groups, self._metrics
+        )
 
     @property
     def _adb(self) -> AsyncDatabase:
@@ -98,8 +106,16 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 "an async method was called on a saver that was given only pool=: pass async_pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return AsyncDatabase(self._asynchronous, self.schema, self._retry_timeout, self._schema_check)
+        return AsyncDatabase(
+            self._asynchronous,
+            self.schema,
+            self._retry_timeout,
+            self._schema_check,
+            self._groups,
+            self._metrics,
+        )
 
+    @measured
     async def _put(
         self,
         db: Database,
@@ -126,6 +142,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         self._stored.note(row.thread_id, row.checkpoint_ns, row.checkpoint_id)
         return _codec.config_of(row, row.checkpoint_id)
 
+    @measured
     async def _put_writes(
         self,
         db: Database,
@@ -147,6 +164,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 last_wins=_codec.may_overwrite(writes),
             )
 
+    @measured
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config), self._reader)
         if stored is None:
@@ -211,6 +229,32 @@ class SaverOperations(BaseCheckpointSaver[str]):
             return [made for made in folds if made is not None]
 
         return await self._remove_from(db, wanted, newest, dry_run=False, fold=fold)
+
+    def metrics(self) -> SaverMetrics:
+        """Return what this saver and its clones have counted in this process; asks no database.
+
+        Pools of event loops that have ended are no more counted.
+        """
+        counted = self._metrics
+        waiting, waiting_bytes = self._groups.waiting() if self._groups is not None else (0, 0)
+        pools = Counter[str]()
+        for connections in (self._blocking, self._asynchronous):
+            pools.update(connections.pool_stats() if connections is not None else {})
+        return SaverMetrics(
+            operations=counted.latencies(),
+            batches=counted.batches,
+            batched_writes=counted.batched_writes,
+            largest_batch=counted.largest_batch,
+            broken_batches=counted.broken_batches,
+            waiting_writes=waiting,
+            waiting_bytes=waiting_bytes,
+            retries=counted.retries,
+            segment_hits=self._segments.hits,
+            segment_misses=self._segments.misses,
+            pool_requests=pools["requests_num"],
+            pool_waits=pools["requests_queued"],
+            pool_wait_seconds=pools["requests_wait_ms"] / 1000,
+        )
 
     def _is_of(self, graph: Any) -> bool:
         """Tell whether a graph has this saver, or a clone of it, which shares its connections."""

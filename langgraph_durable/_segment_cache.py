@@ -34,6 +34,8 @@ class SegmentCache:
         self._most = size // 4
         self._known: OrderedDict[str, set[bytes]] = OrderedDict()
         self._known_left = size // 4
+        self.hits = 0
+        self.misses = 0
 
     def add(self, segments: Mapping[bytes, bytes]) -> None:
         """Keep segments' bytes, as far as there is room."""
@@ -59,6 +61,9 @@ class SegmentCache:
                 if data is not None:
                     self._segments.move_to_end(hash_)
                     found[hash_] = data
+                    self.hits += 1
+                else:
+                    self.misses += 1
         return found
 
     def known(self, thread_id: str) -> set[bytes]:

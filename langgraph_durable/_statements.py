@@ -88,6 +88,12 @@ LOCK_THREAD_SHARED = Statement(
     "SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || %s::text, 0))"
 )
 
+LOCK_THREADS_SHARED = Statement("""
+SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || t, 0)) FROM unnest(%s::text[]) AS t
+""")
+
+SET_LOCK_TIMEOUT = Statement("SELECT set_config('lock_timeout', %s::text, true)")
+
 LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_name} || ' ' || %s::text, 0))")
 
 
@@ -199,9 +205,9 @@ WITH missing AS (
     SELECT
         %(thread)s, %(ns)s, %(id)s, ulid, nullif(%(parent)s::text, %(id)s), %(root)s, %(run_id)s, %(format)s,
         %(type)s, %(checkpoint)s, %(metadata_type)s, %(metadata)s, %(metadata_index)s,
-        %(value_channels)s || array(SELECT channel FROM kept WHERE NOT delta),
-        %(value_versions)s || array(SELECT version FROM kept WHERE NOT delta),
-        nullif(%(delta_channels)s || array(SELECT channel FROM kept WHERE delta), '{{}}')
+        %(value_channels)s::text[] || array(SELECT channel FROM kept WHERE NOT delta),
+        %(value_versions)s::text[] || array(SELECT version FROM kept WHERE NOT delta),
+        nullif(%(delta_channels)s::text[] || array(SELECT channel FROM kept WHERE delta), '{{}}')
     FROM place WHERE verdict = 'fine'
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,

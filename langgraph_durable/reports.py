@@ -1,4 +1,4 @@
-"""What pruning, deleting and sweeping report."""
+"""What pruning, deleting and sweeping report, and what a saver has counted."""
 
 from __future__ import annotations
 
@@ -126,3 +126,44 @@ class SweepProgress:
     threads_seen: int
     threads_total: int
     removed: Removed = field(default_factory=lambda: Removed({}, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Calls of one operation, also those that failed, and the time they took."""
+
+    count: int
+    seconds: float
+    """All calls' together."""
+    longest: float
+    """Seconds of the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaverMetrics:
+    """What a saver and its clones have counted in this process since it was made."""
+
+    operations: Mapping[str, Latency]
+    """Of put, put_writes and get_tuple, sync and async together."""
+    batches: int
+    """Times that writes which waited at the same time went out together; a write that did not wait is in none."""
+    batched_writes: int
+    largest_batch: int
+    """Writes in the largest."""
+    broken_batches: int
+    """Batches that failed, so that their writes went alone."""
+    waiting_writes: int
+    """Writes in the queue just now."""
+    waiting_bytes: int
+    """Bytes of these, about."""
+    retries: int
+    """Transient faults after which work was run again."""
+    segment_hits: int
+    """Segments that reads found in this process."""
+    segment_misses: int
+    """Segments that reads had to fetch."""
+    pool_requests: int
+    """Connections that were asked for."""
+    pool_waits: int
+    """Those that were not free at once."""
+    pool_wait_seconds: float

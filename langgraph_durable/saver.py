@@ -33,6 +33,8 @@ from langgraph_durable._connections import (
     GivenPool,
 )
 from langgraph_durable._database import SchemaCheck, run_now
+from langgraph_durable._group_commit import Groups
+from langgraph_durable._metrics import Metrics
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
 from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
@@ -71,6 +73,7 @@ class DurableSaver(SaverOperations):
         retry_timeout: float = 30.0,
         segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
         hash_key: bytes | None = None,
+        group_commit: bool = True,
     ) -> None:
         """Make a saver on pools or connections of yours, which stay yours to open and to close.
 
@@ -87,6 +90,8 @@ class DurableSaver(SaverOperations):
             hash_key: 16 to 64 secret bytes that the segments' names are made with. With an EncryptedSerializer long
                 values are stored in segments only if it is given: names made without a key would tell equal contents.
                 Keep it as long as what was stored with it, and give it to every saver that reads that.
+            group_commit: Whether puts and put_writes that wait for the database at the same time go out together, in
+                one transaction. Never on a single connection.
 
         Raises:
             InvalidConfig: Neither `pool` nor `async_pool` is given, or one is something else.
@@ -101,7 +106,7 @@ class DurableSaver(SaverOperations):
             _async_given(async_pool) if async_pool is not None else None
         )
         self._own: OwnPools | None = None
-        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key)
+        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key, group_commit)
 
     @classmethod
     def from_conn_string(
@@ -118,6 +123,7 @@ class DurableSaver(SaverOperations):
         retry_timeout: float = 30.0,
         segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
         hash_key: bytes | None = None,
+        group_commit: bool = True,
     ) -> Self:
         """Make a saver with pools of its own. It is usable at once, bare, or as `with` or `async with`.
 
@@ -136,6 +142,7 @@ class DurableSaver(SaverOperations):
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
             segment_cache_bytes: See `DurableSaver`.
             hash_key: See `DurableSaver`.
+            group_commit: See `DurableSaver`.
 
         Raises:
             InvalidConfig: The connection string or a size cannot be used.
@@ -155,7 +162,7 @@ class DurableSaver(SaverOperations):
         )
         self._blocking = self._own.blocking
         self._asynchronous = self._own.asynchronous
-        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key)
+        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key, group_commit)
         return self
 
     def _configure(
@@ -165,6 +172,7 @@ class DurableSaver(SaverOperations):
         retry_timeout: float,
         segment_cache_bytes: int,
         hash_key: bytes | None,
+        group_commit: bool,
     ) -> None:
         # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
         if not schema:
@@ -177,6 +185,8 @@ class DurableSaver(SaverOperations):
         self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
         self._hash_key = _config.require_hash_key(hash_key)
         self._stored = StoredCheckpoints()
+        self._metrics = Metrics()
+        self._groups = Groups(self._metrics) if group_commit else None
         self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
 

@@ -58,7 +58,7 @@ async def test_what_fails_after_its_caller_was_cancelled_is_told(
     """By the package's own logger, and not by asyncio, when the garbage is collected."""
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    database = AsyncDatabase(AsyncMock(), "schema", 0, AsyncMock())
+    database = AsyncDatabase(AsyncMock(), "schema", 0, AsyncMock(), None, AsyncMock())
 
     async def fail() -> None:
         await asyncio.sleep(0.05)

@@ -1,0 +1,138 @@
+"""Many tasks and threads at once: what a process stores a second, and what a call costs under that load."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypedDict
+from uuid import uuid4
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.graph import START, StateGraph
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
+
+from benchmarks.harness import POOL_SIZE, AnySaver, Figure, both_savers, compare
+from benchmarks.latency import Thread
+
+TASKS, PUTS = 64, 12
+GRAPHS, STEPS = 200, 5
+THREADS, RUNS = 32, 2
+ROUNDS = 5
+
+
+class State(TypedDict):
+    trail: Annotated[list[str], operator.add]
+
+
+def five_steps(saver: AnySaver) -> Any:
+    """A graph of five nodes in a row, each of which adds to its state."""
+    builder = StateGraph(State)
+    names = [f"step_{number}" for number in range(STEPS)]
+    for before, name in zip([START, *names], names, strict=False):
+        builder.add_node(name, lambda _, name=name: {"trail": [name * 20]})
+        builder.add_edge(before, name)
+    return builder.compile(checkpointer=saver)
+
+
+def a_thread() -> RunnableConfig:
+    return {"configurable": {"thread_id": str(uuid4())}}
+
+
+async def put_in_tasks(saver: AnySaver) -> float:
+    """Return the puts a second of 64 tasks, each on a thread of its own."""
+    threads = [Thread(saver) for _ in range(TASKS)]
+
+    async def put_many(thread: Thread) -> None:
+        for _ in range(PUTS):
+            await thread.put()
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(put_many, threads))
+    rate = TASKS * PUTS / (time.perf_counter() - began)
+    await asyncio.gather(*(thread.get() for thread in threads))
+    return rate
+
+
+async def run_graphs(saver: AnySaver) -> float:
+    """Return the super-steps a second of 200 graphs at once."""
+    graph = five_steps(saver)
+    began = time.perf_counter()
+    ends = await asyncio.gather(
+        *(graph.ainvoke({"trail": []}, a_thread(), durability="sync") for _ in range(GRAPHS))
+    )
+    rate = GRAPHS * STEPS / (time.perf_counter() - began)
+    assert all(len(end["trail"]) == STEPS for end in ends)
+    return rate
+
+
+def run_graphs_in_threads(saver: AnySaver) -> float:
+    """Return the super-steps a second of 32 threads that run sync graphs."""
+    graph = five_steps(saver)
+
+    def run(_: int) -> None:
+        for _ in range(RUNS):
+            assert len(graph.invoke({"trail": []}, a_thread(), durability="sync")["trail"]) == STEPS
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        began = time.perf_counter()
+        list(threads.map(run, range(THREADS)))
+        return THREADS * RUNS * STEPS / (time.perf_counter() - began)
+
+
+@asynccontextmanager
+async def without_its_lock(peer: Any) -> AsyncIterator[AnySaver]:
+    """The peer with a semaphore in the place of its lock: the workaround that its users publish."""
+    lock, peer.lock = peer.lock, asyncio.Semaphore(POOL_SIZE)
+    try:
+        yield peer
+    finally:
+        peer.lock = lock
+
+
+async def run(server: str) -> list[Figure]:
+    """Measure, and print a line a figure."""
+    figures = []
+    async with both_savers(server) as (ours, peer):
+
+        async def rate(
+            work: str,
+            measure: Callable[[Any], Awaitable[float]],
+            other: Any,
+            target: float,
+        ) -> None:
+            figures.append(
+                await compare(
+                    work,
+                    lambda: measure(ours),
+                    lambda: measure(other),
+                    unit="/s",
+                    target=target,
+                    rounds=ROUNDS,
+                    more_is_better=True,
+                )
+            )
+
+        async def in_threads(saver: AnySaver) -> float:
+            return await asyncio.to_thread(run_graphs_in_threads, saver)
+
+        await rate("64 tasks that put 2 KB: puts", put_in_tasks, peer, 5)
+        async with without_its_lock(peer) as unlocked:
+            await rate("the same, the peer without its lock", put_in_tasks, unlocked, 3)
+        await rate("200 graphs at once: super-steps", run_graphs, peer, 2.5)
+        await rate("the same, vs InMemorySaver", run_graphs, InMemorySaver(), 0.5)
+        peer_pool: Any = peer.conn
+        with ConnectionPool[Any](
+            peer_pool.conninfo,
+            min_size=POOL_SIZE,
+            max_size=POOL_SIZE,
+            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+        ) as pool:
+            await rate("32 threads of sync graphs: super-steps", in_threads, PostgresSaver(pool), 3)
+    return figures

@@ -1,0 +1,422 @@
+"""Group commit: writes of one process that wait at the same time go out together, in one transaction.
+
+A commit waits for the disk, and a round trip for the network, however little they carry. So:
+
+- A write that finds a writer free goes out at once, by itself, as if there were no group. Only what finds all writers
+  busy waits, and what waits when one ends goes out together: one checkout, one pipeline, one commit. Nothing waits for
+  a clock, and batches grow with the load by themselves.
+- Each write keeps its own statement, so that in a batch it means what it means alone. The pipeline has no explicit
+  BEGIN: what is sent between two Syncs is one transaction.
+- A thread's writes never overtake each other. A thread is busy while one of its writes is under way; later ones wait,
+  and go out together, in order, in the next batch.
+- A batch must not wait long for anybody: it holds the locks of all its threads, and all its callers wait with it. So
+  its lock_timeout is short, which also ends a deadlock with another process's batch or copy before Postgres looks for
+  one.
+- A batch that fails is undone as a whole, and then its writes go alone, those of one thread one after the other: each
+  caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. But if the connection
+  died, the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
+- A writer that takes long, since somebody holds a lock, counts as free after a while. No thread can block the others.
+
+Who is cancelled leaves: out of the queue, or, once its batch is under way, alone; what others wait for goes on. When
+nobody waits for a batch any more it is cancelled too.
+
+In threads, the first caller of a batch leads it: it runs it while the others sleep. On an event loop a task does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from langgraph_durable._metrics import Metrics
+from langgraph_durable._statements import Statement
+
+if TYPE_CHECKING:
+    from langgraph_durable._database import Database, Params, Row
+
+WRITERS = 2
+MOST_ROWS = 128
+MOST_BYTES = 4 << 20
+LOCK_TIMEOUT = 0.1
+"""Seconds that a batch waits for one lock before it breaks up."""
+_PATIENCE = 0.1
+"""Seconds after which a writer that goes on counts as free."""
+
+
+class BatchRefused(Exception):
+    """A batch failed for what is in it, not for its connection: its writes are to go alone."""
+
+
+class _State(Enum):
+    WAITING = auto()  # in the queue
+    UNDER_WAY = auto()  # in a batch that runs
+    LEADING = auto()  # to run its batch, or running it
+    NEXT = auto()  # of a batch that broke up; another of its thread goes before it
+    ALONE = auto()  # to run by itself, or running
+    DONE = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One statement that changes one thread, and its way through the group."""
+
+    db: Database
+    thread_id: str
+    statement: Statement
+    params: Params
+    locks: bool
+    """Whether it takes the thread's lock, shared, in a statement of its own before it."""
+    size: int
+    """Bytes it sends, about."""
+    state: _State = _State.WAITING
+    gone: bool = False
+    """Whether nobody waits for it any more."""
+    answer: list[Row] = field(default_factory=list)
+    error: Exception | None = None
+    batch: _Batch | None = None
+    wakeup: Any = None
+    """What its caller sleeps on."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Writes that go out together."""
+
+    writes: list[Write]
+    task: asyncio.Task[None] | None = None
+
+
+class GroupCommit(ABC):
+    """The queue in front of one pool, shared by all who write through it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._free = WRITERS
+        # If a writer is free, all that wait are of busy threads.
+        self._waiting: deque[Write] = deque()
+        self._busy: set[str] = set()
+        self._broken: dict[
+            str, deque[Write]
+        ] = {}  # thread -> what is still to go alone, after the one that goes
+        self._extra = 0  # writers that were added since others took long
+        self._moved = 0.0
+
+    async def commit(self, write: Write) -> list[Row]:
+        """Run a write, alone or with others, and return its rows after its commit.
+
+        Raises:
+            psycopg.Error: What the write itself raised, or what kept its batch from the database.
+        """
+        if self._pid != os.getpid():  # forked: the parent's threads, and whoever waits, are not here
+            self._lock = threading.Lock()
+            self._reset()
+        with self._lock:
+            if self._free and write.thread_id not in self._busy:
+                self._free -= 1
+                self._busy.add(write.thread_id)
+                write.state = _State.ALONE
+            else:
+                self._prepare(write)
+                self._waiting.append(write)
+        if write.state is _State.ALONE:
+            try:
+                return await write.db.write_alone(write)
+            finally:
+                self._end([write])
+        try:
+            return await self._follow(write)
+        except BaseException:
+            await self._withdraw(write)
+            raise
+
+    async def _follow(self, write: Write) -> list[Row]:
+        while True:
+            await self._sleep(write)
+            if write.state is _State.LEADING:
+                assert write.batch is not None  # noqa: S101 (set with the state)
+                await self._lead(write.batch)
+            elif write.state is _State.ALONE:
+                answer = await write.db.write_alone(write)
+                self._pass_on(write)
+                return answer
+            elif write.state is _State.DONE:
+                if write.error is not None:
+                    raise write.error
+                return write.answer
+
+    async def _lead(self, batch: _Batch) -> None:
+        """Run a batch and tell its callers."""
+        writes = batch.writes
+        try:
+            answers = await writes[0].db.write_together(writes)
+        except BatchRefused:
+            self._metrics.add_broken_batch()
+            self._break_up(batch)
+        except Exception as exc:
+            for write in writes:
+                write.error = exc
+            self._tell(batch)
+        except BaseException:
+            if (
+                batch.task is not None
+            ):  # the end of the loop; a thread that is interrupted withdraws as a caller
+                self._break_up(batch)
+            raise
+        else:
+            for write, answer in zip(writes, answers, strict=True):
+                write.answer = answer
+            self._tell(batch)
+
+    def _tell(self, batch: _Batch) -> None:
+        for write in batch.writes:
+            write.state = _State.DONE
+        self._end(batch.writes)
+        for write in batch.writes:
+            self._wake(write)
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many writes wait just now, and their bytes, about."""
+        with self._lock:
+            return len(self._waiting), sum(write.size for write in self._waiting)
+
+    def _end(self, writes: Iterable[Write]) -> None:
+        """Give a writer back, and let others go."""
+        with self._lock:
+            self._busy.difference_update(write.thread_id for write in writes)
+            self._free_writer()
+            started = list(self._form_batches())
+        for batch in started:
+            self._start(batch)
+
+    def _free_writer(self) -> None:
+        self._moved = time.monotonic()
+        if self._extra:
+            self._extra -= 1
+        else:
+            self._free += 1
+
+    def _form_batches(self) -> Iterator[_Batch]:
+        while self._free and (writes := self._take()):
+            self._free -= 1
+            self._busy.update(write.thread_id for write in writes)
+            self._metrics.add_batch(len(writes))
+            batch = _Batch(writes)
+            for write in writes:
+                write.state, write.batch = _State.UNDER_WAY, batch
+            yield batch
+
+    def _take(self) -> list[Write]:
+        """Take from the queue what may go now: in order, and no more than a batch should have."""
+        taken: list[Write] = []
+        left: list[Write] = []
+        size = 0
+        while self._waiting and len(taken) < MOST_ROWS and size < MOST_BYTES:
+            write = self._waiting.popleft()
+            if write.thread_id in self._busy:
+                left.append(write)
+            else:
+                taken.append(write)
+                size += write.size
+        self._waiting.extendleft(reversed(left))
+        return taken
+
+    # --- what does not go as it should ---
+
+    def _break_up(self, batch: _Batch) -> None:
+        """Let the writes of a batch go alone, each thread's in their order, and give its writer back."""
+        first: list[Write] = []
+        with self._lock:
+            self._busy.difference_update(write.thread_id for write in batch.writes)
+            for write in batch.writes:
+                if write.gone:
+                    write.state = _State.DONE
+                elif write.thread_id in self._busy:
+                    write.state = _State.NEXT
+                    self._broken.setdefault(write.thread_id, deque()).append(write)
+                else:
+                    self._busy.add(write.thread_id)
+                    write.state = _State.ALONE
+                    first.append(write)
+            self._free_writer()
+            started = list(self._form_batches())
+        for write in first:
+            self._wake(write)
+        for other in started:
+            self._start(other)
+
+    def _pass_on(self, write: Write) -> None:
+        """Let the next of a thread go alone, or free the thread if it was the last."""
+        following: Write | None = None
+        started: list[_Batch] = []
+        with self._lock:
+            write.state = _State.DONE
+            others = self._broken.get(write.thread_id, deque())
+            while others and following is None:
+                following = others.popleft()
+                if following.gone:
+                    following = None
+            if following is not None:
+                following.state = _State.ALONE
+            else:
+                self._broken.pop(write.thread_id, None)
+                self._busy.discard(write.thread_id)
+                started = list(self._form_batches())
+        if following is not None:
+            self._wake(following)
+        for batch in started:
+            self._start(batch)
+
+    async def _withdraw(self, write: Write) -> None:
+        """Take a write out whose caller was cancelled, or failed by itself."""
+        with self._lock:
+            write.gone = True
+            state, batch = write.state, write.batch
+            if state is _State.WAITING:
+                self._waiting.remove(write)
+                write.state = _State.DONE
+        if state is _State.ALONE:
+            self._pass_on(write)
+        elif state is _State.LEADING and batch is not None:
+            self._break_up(batch)
+        elif state is _State.UNDER_WAY and batch is not None and all(w.gone for w in batch.writes):
+            await self._cancel(batch)
+
+    def _add_writer(self) -> None:
+        """Let others go, if no writer has ended for long."""
+        with self._lock:
+            if not self._waiting or self._free or time.monotonic() - self._moved < _PATIENCE:
+                return
+            self._moved = time.monotonic()
+            self._extra += 1
+            self._free += 1
+            started = list(self._form_batches())
+            if self._free:  # all that wait are of busy threads
+                self._extra -= self._free
+                self._free = 0
+        for batch in started:
+            self._start(batch)
+
+    # --- how callers wait ---
+
+    @abstractmethod
+    def _prepare(self, write: Write) -> None:
+        """Make what the caller of a write will sleep on."""
+
+    @abstractmethod
+    async def _sleep(self, write: Write) -> None:
+        """Wait until the write's state tells its caller to do something."""
+
+    @abstractmethod
+    def _wake(self, write: Write) -> None:
+        """Wake the caller of a write."""
+
+    @abstractmethod
+    def _start(self, batch: _Batch) -> None:
+        """Have a batch run."""
+
+    @abstractmethod
+    async def _cancel(self, batch: _Batch) -> None:
+        """End a batch that nobody waits for."""
+
+
+class BlockingGroup(GroupCommit):
+    """The group of the threads of a process: the first caller of a batch leads it."""
+
+    def _prepare(self, write: Write) -> None:
+        write.wakeup = threading.Event()
+
+    async def _sleep(self, write: Write) -> None:
+        while not write.wakeup.wait(_PATIENCE):
+            self._add_writer()
+        write.wakeup.clear()
+
+    def _wake(self, write: Write) -> None:
+        write.wakeup.set()
+
+    def _start(self, batch: _Batch) -> None:
+        with self._lock:
+            leader = next((write for write in batch.writes if not write.gone), None)
+            if leader is not None:
+                leader.state = _State.LEADING
+        if leader is not None:
+            self._wake(leader)
+        else:  # all were interrupted
+            self._break_up(batch)
+
+    async def _cancel(self, batch: _Batch) -> None:
+        """A thread cannot be cancelled, and a batch's leader is one of its callers."""
+
+
+class AsyncGroup(GroupCommit):
+    """The group of one event loop: a task runs a batch."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__(metrics)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _prepare(self, write: Write) -> None:
+        loop = asyncio.get_running_loop()
+        write.wakeup = loop.create_future()
+        if self._timer is None:
+            self._timer = loop.call_later(_PATIENCE, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._waiting:
+            self._add_writer()
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._check)
+
+    async def _sleep(self, write: Write) -> None:
+        await write.wakeup
+        write.wakeup = asyncio.get_running_loop().create_future()
+
+    def _wake(self, write: Write) -> None:
+        if not write.wakeup.done():
+            write.wakeup.set_result(None)
+
+    def _start(self, batch: _Batch) -> None:
+        batch.task = asyncio.get_running_loop().create_task(self._lead(batch))
+
+    async def _cancel(self, batch: _Batch) -> None:
+        if batch.task is not None:
+            batch.task.cancel()
+            await asyncio.wait([batch.task])
+
+
+class Groups:
+    """The groups of a saver and its clones: one for threads, and one for each event loop, as pools are."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.blocking = BlockingGroup(metrics)
+        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroup] = WeakKeyDictionary()
+        self._making = threading.Lock()
+
+    def of_loop(self) -> AsyncGroup:
+        """Return the running event loop's group."""
+        loop = asyncio.get_running_loop()
+        if (group := self._of_loops.get(loop)) is None:
+            with self._making:  # a weak dictionary is changed in more than one step
+                group = self._of_loops[loop] = AsyncGroup(self._metrics)
+        return group
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many writes wait just now, and their bytes, about."""
+        with self._making:
+            groups = [self.blocking, *self._of_loops.values()]
+        queues = [group.waiting() for group in groups]
+        return sum(writes for writes, _ in queues), sum(size for _, size in queues)

@@ -1,0 +1,487 @@
+"""What waits at the same time goes out in one transaction, and nobody can tell but by the time it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.checkpoint.base.id import uuid6
+from psycopg import AsyncConnection
+
+from langgraph_durable import DurableSaver, ThreadDeleted, _group_commit
+from langgraph_durable._database import Database
+from langgraph_durable._group_commit import WRITERS
+from langgraph_durable._statements import LOCK_THREAD, render
+from langgraph_durable.schema import DEFAULT_SCHEMA
+from tests.proxy import Proxy
+from tests.samples import WRITES, Driver, Observer, a_put, await_until, checkpoint, config
+
+# What happens to a checkpoint of a thread of this name, the first so many times.
+TROUBLE = """
+CREATE SEQUENCE troubles;
+CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.thread_id = 'trouble' AND nextval('troubles') <= {times} THEN
+        {what};
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER trouble BEFORE INSERT ON langgraph_durable.checkpoints FOR EACH ROW EXECUTE FUNCTION trouble();
+"""
+
+
+ARRIVALS = """
+CREATE TABLE arrivals (number bigserial, thread_id text, checkpoint_id text);
+CREATE FUNCTION arrive() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO arrivals (thread_id, checkpoint_id) VALUES (NEW.thread_id, NEW.checkpoint_id);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER arrive AFTER INSERT ON langgraph_durable.checkpoints FOR EACH ROW EXECUTE FUNCTION arrive();
+"""
+
+
+@pytest.fixture(autouse=True)
+async def enough_threads() -> None:
+    """As many as a test has calls, or the sync driver's calls would wait for each other."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
+
+
+@pytest.fixture
+async def saver(conninfo: str) -> AsyncIterator[DurableSaver]:
+    async with DurableSaver.from_conn_string(conninfo) as made:
+        yield made
+
+
+class Locked:
+    """Threads locked as a prune locks them, until released."""
+
+    def __init__(self, conninfo: str, thread_ids: Sequence[str]) -> None:
+        self.connection = psycopg.connect(conninfo, application_name="observer")
+        for thread_id in thread_ids:
+            cursor = psycopg.RawCursor(self.connection)
+            cursor.execute(render(LOCK_THREAD, DEFAULT_SCHEMA).query, [thread_id])
+
+    def release(self) -> None:
+        self.connection.close()
+
+
+@asynccontextmanager
+async def busy(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Keep all writers busy, with threads that are locked, so that what else is written must wait at first."""
+    thread_ids = [f"busy {number}" for number in range(WRITERS)]
+    await drive(saver, "get_tuple", config())
+    locked = Locked(conninfo, thread_ids)
+    puts = [asyncio.create_task(drive(saver, "put", *a_put(thread_id))) for thread_id in thread_ids]
+    try:
+        await await_until(lambda: len(observer.blocked()) == WRITERS, "busy writers")
+        yield puts
+    finally:
+        locked.release()
+        await asyncio.gather(*puts)
+
+
+def transactions(observer: Observer, table: str = "checkpoints") -> Counter[int]:
+    """Transaction -> rows of threads that are not busy."""
+    rows = observer.rows(
+        f"SELECT xmin::text::bigint FROM langgraph_durable.{table} WHERE thread_id NOT LIKE 'busy%'"
+    )
+    return Counter(xmin for (xmin,) in rows)
+
+
+def writes_of(thread_id: str, count: int = 1) -> tuple[Any, ...]:
+    return config(thread_id, str(uuid6())), [("messages", n) for n in range(count)], "task"
+
+
+# --- together ---
+
+
+async def test_what_waits_goes_out_together(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    async with busy(saver, conninfo, observer, drive) as others:
+        calls = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(20)]
+        calls += [drive(saver, "put_writes", *writes_of(f"thread {n}")) for n in range(10, 30)]
+        await asyncio.gather(*calls)
+        assert not any(put.done() for put in others)  # nor has it waited for who is waiting
+        assert list(transactions(observer).values()) == [20]
+        assert transactions(observer, "writes").keys() == transactions(observer).keys()
+        assert sum(transactions(observer, "writes").values()) == 20
+
+
+@pytest.mark.parametrize("why_not", ["turned off", "one connection"])
+async def test_what_must_not_go_together(
+    conninfo: str, observer: Observer, drive: Driver, why_not: str
+) -> None:
+    connection = psycopg.connect(conninfo, autocommit=True)
+    async_connection = await AsyncConnection.connect(conninfo, autocommit=True)
+    async with async_connection:
+        if why_not == "turned off":
+            saver = DurableSaver.from_conn_string(conninfo, group_commit=False, max_size=4)
+        else:
+            saver = DurableSaver(connection, async_pool=async_connection)
+        await asyncio.gather(*(drive(saver, "put", *a_put(f"thread {n}")) for n in range(20)))
+        assert list(transactions(observer).values()) == [1] * 20
+        await saver.aclose()
+    connection.close()
+
+
+async def test_a_batch_is_one_round_trip(
+    conninfo: str, proxy: Proxy, observer: Observer, drive: Driver
+) -> None:
+    async with DurableSaver.from_conn_string(proxy.conninfo, min_size=4, max_size=4) as saver:
+        for attempt in range(12):  # until the connection that takes the batch has prepared all
+            async with busy(saver, conninfo, observer, drive):
+                before = proxy.round_trips
+                await asyncio.gather(*(drive(saver, "put", *a_put(f"{attempt} {n}")) for n in range(10)))
+                spent = proxy.round_trips - before
+            if spent == 1:
+                break
+        assert spent == 1
+
+
+async def test_a_batch_is_bounded(
+    saver: DurableSaver,
+    conninfo: str,
+    observer: Observer,
+    drive: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_group_commit, "MOST_ROWS", 8)
+    async with busy(saver, conninfo, observer, drive):
+        await asyncio.gather(*(drive(saver, "put", *a_put(f"thread {n}")) for n in range(20)))
+    assert max(transactions(observer).values()) == 8
+    monkeypatch.setattr(_group_commit, "MOST_BYTES", 10_000)
+    values = {"large": random.randbytes(2000).hex()}  # 4 KB, hardly compressible
+    async with busy(saver, conninfo, observer, drive):
+        puts = [drive(saver, "put", *a_put(f"large {n}", values)) for n in range(20)]
+        await asyncio.gather(*puts)
+    large = observer.rows(
+        "SELECT count(*) FROM langgraph_durable.checkpoints WHERE thread_id LIKE 'large%' GROUP BY xmin"
+    )
+    assert 1 < max(count for (count,) in large) <= 5
+
+
+# --- one after the other ---
+
+
+async def test_two_puts_of_one_key_are_one_after_the_other(
+    saver: DurableSaver, conninfo: str, observer: Observer
+) -> None:
+    async with busy(saver, conninfo, observer, Driver("async")):
+        id_ = str(uuid6())
+        puts = [saver.aput(*a_put(checkpoint_id=id_, values={"n": n}, step=n)) for n in range(5)]
+        writes = [("messages", "first")], [("messages", "second")]
+        later = [saver.aput_writes(config(checkpoint_id=id_), w, "task") for w in writes]
+        await asyncio.gather(*puts, *later)
+    [found] = [c async for c in saver.alist(config())]
+    assert found.metadata["step"] == 4
+    assert found.checkpoint["channel_values"] == {"n": 4}
+    assert found.pending_writes == [("task", "messages", "first")]
+    assert len(transactions(observer)) == 1
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_threads_puts_keep_their_order(
+    saver: DurableSaver, conninfo: str, observer: Observer, broken: bool
+) -> None:
+    """Also when their batch fails, and they go alone. Ids that tell no time are ordered by their arrival."""
+    if broken:
+        observer.rows(TROUBLE.format(times=2, what="RAISE EXCEPTION 'trouble'"))
+    ids = [f"{random.random()}" for _ in range(12)]
+    async with busy(saver, conninfo, observer, Driver("async")):
+        puts = [
+            saver.aput(*a_put(checkpoint_id=id_, parent_id=parent))
+            for id_, parent in zip(ids, [None, *ids], strict=False)
+        ]
+        trouble = [saver.aput(*a_put("trouble"))] if broken else []
+        ends = await asyncio.gather(*puts, *trouble, return_exceptions=True)
+    assert [isinstance(end, Exception) for end in ends] == [False] * len(ids) + [True] * len(trouble)
+    assert [c.checkpoint["id"] async for c in saver.alist(config())] == ids[::-1]
+    assert len(transactions(observer)) == (len(ids) if broken else 1)
+
+
+async def test_values_that_turn_out_missing_in_a_batch(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    async with busy(saver, conninfo, observer, drive):
+        made = checkpoint({"messages": list(range(100)), "count": 1})
+        metadata = {"source": "loop", "step": 1, "parents": {}}
+        puts = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(5)]
+        put = (config("new", str(uuid6())), made, metadata, {"count": made["channel_versions"]["count"]})
+        await asyncio.gather(*puts, drive(saver, "put", *put))
+    assert await drive(saver, "get", config("new")) == made
+
+
+async def test_a_refusal_in_a_batch_is_its_callers_own(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    stored = await drive(saver, "put", *a_put("deleted"))
+    await drive(saver, "delete_thread", "deleted")
+    parent_id = stored["configurable"]["checkpoint_id"]
+    async with busy(saver, conninfo, observer, drive):
+        puts = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(5)]
+        late = drive(saver, "put", *a_put("deleted", parent_id=parent_id))
+        *ends, refusal = await asyncio.gather(*puts, late, return_exceptions=True)
+    assert isinstance(refusal, ThreadDeleted)
+    assert not any(isinstance(end, Exception) for end in ends)
+    assert list(transactions(observer).values()) == [5]
+
+
+# --- what fails ---
+
+
+async def test_a_bad_row_fails_its_own_caller(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    observer.rows(TROUBLE.format(times=1000, what="RAISE EXCEPTION 'trouble of the test'"))
+    async with busy(saver, conninfo, observer, drive):
+        thread_ids = [*(f"thread {n}" for n in range(9)), "trouble", *(f"thread {n}" for n in range(9, 20))]
+        ends = await asyncio.gather(
+            *(drive(saver, "put", *a_put(t)) for t in thread_ids), return_exceptions=True
+        )
+    failed = {t: end for t, end in zip(thread_ids, ends, strict=True) if isinstance(end, Exception)}
+    assert list(failed) == ["trouble"]
+    assert isinstance(failed["trouble"], psycopg.errors.RaiseException)
+    assert len(transactions(observer)) == 20
+    await drive(saver, "put", *a_put("afterwards"))
+
+
+async def test_a_row_that_cannot_be_sent_fails_its_own_caller(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    """What the driver itself refuses: the server never sees the batch."""
+    too_large = checkpoint()
+    too_large["v"] = 2**40
+    async with busy(saver, conninfo, observer, drive):
+        puts = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(5)]
+        bad = drive(saver, "put", config("bad"), too_large, {"source": "loop", "step": 0, "parents": {}}, {})
+        *ends, failure = await asyncio.gather(*puts, bad, return_exceptions=True)
+    assert isinstance(failure, psycopg.Error)
+    assert not any(isinstance(end, Exception) for end in ends)
+
+
+async def test_a_backend_killed_amid_a_batch(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    observer.rows(TROUBLE.format(times=1, what="PERFORM pg_terminate_backend(pg_backend_pid())"))
+    async with busy(saver, conninfo, observer, drive):
+        calls = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(10)]
+        calls += [drive(saver, "put_writes", *writes_of(f"thread {n}", 3)) for n in range(10)]
+        await asyncio.gather(*calls, drive(saver, "put", *a_put("trouble")))
+    assert observer.value("SELECT last_value FROM troubles") == 2
+    assert list(transactions(observer).values()) == [11]
+    assert list(transactions(observer, "writes").values()) == [30]
+
+
+async def test_no_database_for_a_batch(conninfo: str, proxy: Proxy, observer: Observer) -> None:
+    async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=0.5, pool_timeout=1) as saver:
+        await saver.aput(*a_put())
+        proxy.go_down()
+        puts = [saver.aput(*a_put(f"thread {n}")) for n in range(20)]
+        ends = await asyncio.wait_for(asyncio.gather(*puts, return_exceptions=True), 20)
+        assert all(isinstance(end, psycopg.Error) for end in ends), ends
+        proxy.come_up()
+        await saver.aput(*a_put())
+
+
+async def test_a_pruned_thread_in_a_batch_holds_nobody_up(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    async with busy(saver, conninfo, observer, drive):
+        locked = Locked(conninfo, ["pruned"])
+        pruned = asyncio.create_task(drive(saver, "put", *a_put("pruned")))
+        await asyncio.gather(*(drive(saver, "put", *a_put(f"thread {n}")) for n in range(10)))
+        assert not pruned.done()
+        await asyncio.gather(*(drive(saver, "put", *a_put(f"more {n}")) for n in range(10)))
+        assert not pruned.done()
+        locked.release()
+        await pruned
+
+
+async def test_prunes_copies_and_batches_of_two_savers(conninfo: str, drive: Driver) -> None:
+    thread_ids = [f"thread {n}" for n in range(6)]
+    async with (
+        DurableSaver.from_conn_string(conninfo) as saver,
+        DurableSaver.from_conn_string(conninfo) as other,
+    ):
+
+        async def put_many(saver: DurableSaver, thread_id: str) -> None:
+            for _ in range(15):
+                stored = await drive(saver, "put", *a_put(thread_id))
+                await drive(saver, "put_writes", stored, WRITES, "task")
+
+        async def prune_and_copy(saver: DurableSaver, number: int) -> None:
+            for turn in range(15):
+                await drive(saver, "prune", [random.choice(thread_ids)])
+                await drive(saver, "copy_thread", random.choice(thread_ids), f"{number} copy {turn}")
+
+        await asyncio.gather(
+            *(put_many(s, t) for s in (saver, other) for t in thread_ids),
+            *(prune_and_copy(s, n) for n, s in enumerate((saver, other))),
+        )
+        for thread_id in thread_ids:
+            assert await drive(saver, "get_tuple", config(thread_id)) is not None
+
+
+# --- cancellation ---
+
+
+async def test_a_cancelled_caller_takes_nobody_with_it(
+    saver: DurableSaver, conninfo: str, observer: Observer
+) -> None:
+    """One that waits yet is not stored; one whose batch is under way may be."""
+    observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(0.5)"))
+    async with busy(saver, conninfo, observer, Driver("async")):
+        waiting = asyncio.create_task(saver.aput(*a_put("waiting")))
+        under_way = asyncio.create_task(saver.aput(*a_put("trouble")))
+        puts = [asyncio.create_task(saver.aput(*a_put(f"thread {n}"))) for n in range(10)]
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
+        under_way.cancel()
+        await asyncio.wait([waiting, under_way])
+        assert waiting.cancelled()
+        assert under_way.cancelled()
+        assert not any(put.done() for put in puts)
+        await asyncio.gather(*puts)
+    assert await saver.aget_tuple(config("waiting")) is None
+    assert len(transactions(observer)) == 1
+
+
+async def test_a_batch_that_all_have_left_is_cancelled(
+    saver: DurableSaver, conninfo: str, observer: Observer
+) -> None:
+    observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(60)"))
+    async with busy(saver, conninfo, observer, Driver("async")):
+        puts = [asyncio.create_task(saver.aput(*a_put(t))) for t in ("trouble", "one", "two")]
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
+        for put in puts:
+            put.cancel()
+        await asyncio.wait(puts)
+        await await_until(lambda: not observer.backends("wait_event = 'PgSleep'"), "the batch's end")
+        await asyncio.gather(*(saver.aput(*a_put(f"later {n}")) for n in range(5)))
+    assert sum(transactions(observer).values()) == 5
+
+
+async def test_a_batch_whose_task_is_cancelled_goes_alone(
+    saver: DurableSaver, conninfo: str, observer: Observer
+) -> None:
+    """As at the end of a loop, when some callers still save what they have."""
+    observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(60)"))
+    async with busy(saver, conninfo, observer, Driver("async")):
+        puts = [asyncio.create_task(saver.aput(*a_put(t))) for t in ("trouble", "one", "two")]
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
+        [leader] = [task for task in asyncio.all_tasks() if "_lead" in repr(task.get_coro())]
+        leader.cancel()
+        await asyncio.gather(*puts)
+    assert list(transactions(observer).values()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_interleaving_with_cancellations(conninfo: str, observer: Observer, seed: int) -> None:
+    """What was acknowledged is there, whole and in order; what was not may be, whole; nothing is twice."""
+    chance = random.Random(seed)
+    observer.rows(ARRIVALS)
+    if seed % 2:
+        observer.rows(TROUBLE.format(times=3, what="RAISE EXCEPTION 'trouble'"))
+    async with DurableSaver.from_conn_string(conninfo, max_size=3) as saver:
+        thread_ids = [*(f"thread {n}" for n in range(8)), "trouble"]
+        acknowledged: dict[str, list[str]] = {t: [] for t in thread_ids}
+        written: set[str] = set()
+        tried: dict[str, set[str]] = {t: set() for t in thread_ids}
+
+        async def put(thread_id: str, id_: str) -> None:
+            tried[thread_id].add(id_)
+            await saver.aput(*a_put(thread_id, checkpoint_id=id_))
+            acknowledged[thread_id].append(id_)
+
+        async def write(thread_id: str, id_: str) -> None:
+            await saver.aput_writes(config(thread_id, id_), [("messages", n) for n in range(4)], "task")
+            written.add(id_)
+
+        calls: list[asyncio.Task[None]] = []
+        submitted: dict[str, list[str]] = {t: [] for t in thread_ids}
+        for number in range(250):
+            thread_id, id_ = chance.choice(thread_ids), f"id {number}"
+            submitted[thread_id].append(id_)
+            calls.append(asyncio.create_task(put(thread_id, id_)))
+            calls.append(asyncio.create_task(write(thread_id, id_)))
+            if chance.random() < 0.3:
+                chance.choice(calls).cancel()
+            for _ in range(chance.choice((0, 0, 0, 1, 5))):
+                await asyncio.sleep(0)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        allowed = (type(None), asyncio.CancelledError, psycopg.errors.RaiseException)
+        assert all(isinstance(end, allowed) for end in ends), ends
+        for thread_id in thread_ids:
+            found = [c async for c in saver.alist(config(thread_id))]
+            arrived = observer.rows(
+                "SELECT checkpoint_id FROM arrivals WHERE thread_id = %s ORDER BY number", [thread_id]
+            )
+            ids = [id_ for (id_,) in arrived]
+            assert set(ids) == {c.checkpoint["id"] for c in found}
+            assert len(ids) == len(set(ids))
+            assert set(acknowledged[thread_id]) <= set(ids) <= tried[thread_id]
+            assert ids == [id_ for id_ in submitted[thread_id] if id_ in ids]
+            for stored in found:
+                count = len(stored.pending_writes or ())
+                assert count == 4 or (count == 0 and stored.checkpoint["id"] not in written)
+        assert not [t for t in asyncio.all_tasks() if "GroupCommit" in repr(t)]
+
+
+# --- threads and processes ---
+
+
+def test_a_group_after_a_fork(conninfo: str) -> None:
+    with DurableSaver.from_conn_string(conninfo) as saver:
+        with ThreadPoolExecutor(20) as threads:
+            list(threads.map(lambda n: saver.put(*a_put(f"thread {n}")), range(40)))
+        assert saver._groups is not None
+        saver._groups.blocking._free = 0  # as if other threads were writing just now
+        saver._groups.blocking._busy.add("child")
+        if (child := os.fork()) == 0:
+            try:
+                saver.put(*a_put("child"))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_interrupted_leader_leaves_the_others_whole(
+    conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C in the thread that runs a batch: the others go alone."""
+    together = Database.write_together
+    interrupted: list[int] = []
+
+    async def interrupt(db: Database, writes: Any) -> Any:
+        if not interrupted:
+            interrupted.append(len(writes))
+            raise KeyboardInterrupt
+        return await together(db, writes)
+
+    monkeypatch.setattr(Database, "write_together", interrupt)
+
+    def put_one(number: int) -> BaseException | None:
+        try:
+            interrupted_saver.put(*a_put(f"thread {number}"))
+        except KeyboardInterrupt as exc:
+            return exc
+        return None
+
+    with DurableSaver.from_conn_string(conninfo) as interrupted_saver, ThreadPoolExecutor(30) as threads:
+        ends = list(threads.map(put_one, range(30)))
+        assert len([end for end in ends if end is not None]) == len(interrupted) == 1
+        assert sum(transactions(observer).values()) == 29
