@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -55,6 +55,13 @@ _logger = logging.getLogger("langgraph_durable")
 _FIRST_WAIT = 0.01
 _LONGEST_WAIT = 0.5
 _BARRIER_TIMEOUT = 15.0
+
+_FAILS_FROM: dict[State, tuple[State, ...]] = {
+    "suspended": ("claimed", "issued"),
+    "failed": ("claimed", "issued", "unknown"),
+    "unknown": ("issued",),
+}
+"""What an attempt that failed leaves -> the states that it may be found in by then."""
 
 
 class Guard:
@@ -340,22 +347,22 @@ class Guard:
             await self.complete(attempt, command, raised=True)
             return
         error = self._describe(exc)
+        interrupted = _questions.is_interrupt(exc)
         not_sent = attempt.row.state == "claimed" or _was_refused(exc)
-        origins: list[State] = ["claimed", "issued"]
         if attempt.came_from == "unknown":
             # What this attempt did not do tells nothing of the one before, whose key the vendor may have.
-            outcome, origins = Outcome("unknown", error=error), ["issued"]
-        elif _questions.is_interrupt(exc):
-            outcome = Outcome("suspended")
-        elif not_sent and attempt.came_from == "suspended":
+            state: State = "unknown"
+        elif interrupted or (not_sent and attempt.came_from == "suspended"):
             # Nor of what was sent before the tool waited: the vendor must know that by its key again.
-            outcome = Outcome("suspended", error=error)
+            state = "suspended"
         elif not_sent or isinstance(exc, self.policy.failed_on):
-            outcome, origins = Outcome("failed", error=error), [*origins, "unknown"]
+            state = "failed"
         else:
-            outcome, origins = Outcome("unknown", error=error), ["issued"]
+            state = "unknown"
+        waits = interrupted and state == "suspended"
+        outcome = Outcome(state, error=None if waits else error)
         try:
-            await self.report(attempt, outcome, origins=origins, reason=error)
+            await self.report(attempt, outcome, origins=_FAILS_FROM[state], reason=error)
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
@@ -367,7 +374,7 @@ class Guard:
         attempt: Attempt,
         outcome: Outcome,
         *,
-        origins: list[State],
+        origins: Sequence[State],
         reason: str | None,
         lease: timedelta = timedelta(0),
     ) -> None:
