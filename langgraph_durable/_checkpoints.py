@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from langgraph_durable import _statements as sql
+from langgraph_durable._columns import checkpoint_row, writes_row
 from langgraph_durable._config import CheckpointRef, indexable
 from langgraph_durable._database import Database, Params, Row
 from langgraph_durable._rows import (
@@ -17,12 +18,10 @@ from langgraph_durable._rows import (
     StoredValue,
     StoredWrite,
     WriteRow,
-    bytes_array,
-    text_array,
 )
 from langgraph_durable._segment_cache import SegmentCache
 from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
-from langgraph_durable._segments import EncodedValue, SegmentedValue, is_index, plan_segments
+from langgraph_durable._segments import SegmentedValue, is_index
 from langgraph_durable._statements import Statement
 from langgraph_durable._ulids import derive_ulid, parse_ulid
 from langgraph_durable.errors import (
@@ -52,9 +51,9 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
     """
     known = cache.known(row.thread_id)
     while True:
-        parameters = _put_params(row, known)
-        [(verdict, missing, lacking)] = await db.write(
-            row.thread_id, sql.PUT_CHECKPOINT, parameters, locks=True, size=_size(row, parameters)
+        sent = checkpoint_row(row, known)
+        [(_, verdict, missing, lacking)] = await db.write(
+            row.thread_id, sql.PUT_CHECKPOINTS, sent, locks=True
         )
         if verdict == "fine":
             for value in row.values.values():
@@ -88,63 +87,6 @@ def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
     )
 
 
-def value_params(
-    values: Mapping[str, EncodedValue], versions: Mapping[str, str | None], known: set[bytes]
-) -> dict[str, Any]:
-    """Return the parameters that send values: their own, and those of their segments."""
-    sent, needed = plan_segments(values.values(), known)
-    return {
-        "channels": text_array(list(values)),
-        "versions": text_array([versions[channel] for channel in values]),
-        "types": text_array([value.kind for value in values.values()]),
-        "data": bytes_array([value.data for value in values.values()]),
-        "entries": bytes_array(
-            [b"".join(v.entries) if v.entries is not None else None for v in values.values()]
-        ),
-        "hashes": bytes_array(list(sent)),
-        "segments": bytes_array(list(sent.values())),
-        "needed": bytes_array(needed),
-    }
-
-
-def _size(row: CheckpointRow, parameters: Mapping[str, Any]) -> int:
-    """Return the bytes that a put sends, about."""
-    segments: Sequence[bytes] = parameters["segments"]  # "{}" if there are none
-    return (
-        sum(len(v.data) for v in row.values.values())
-        + sum(len(s) for s in segments)
-        + len(row.checkpoint[1])
-        + len(row.metadata[1])
-    )
-
-
-def _put_params(row: CheckpointRow, known: set[bytes]) -> dict[str, Any]:
-    named = [c for c, version in row.versions.items() if version is not None and c not in row.values]
-    return {
-        "thread": row.thread_id,
-        "ns": row.checkpoint_ns,
-        "id": row.checkpoint_id,
-        "derived_ulid": row.derived_ulid,
-        "parent": row.parent_checkpoint_id,
-        "root": row.root_checkpoint_id,
-        "run_id": row.run_id,
-        "format": row.format,
-        "type": row.checkpoint[0],
-        "checkpoint": row.checkpoint[1],
-        "metadata_type": row.metadata[0],
-        "metadata": row.metadata[1],
-        "metadata_index": Jsonb(row.metadata_index),
-        "value_channels": text_array(list(row.versions)),
-        "value_versions": text_array(list(row.versions.values())),
-        "delta_channels": text_array(row.delta_channels),
-        "kept": text_array(list(row.kept)),
-        "kept_versions": text_array(list(row.kept.values())),
-        "named_channels": text_array(named),
-        "named_versions": text_array([row.versions[channel] for channel in named]),
-        **value_params(row.values, row.versions, known),
-    }
-
-
 async def put_writes(
     db: Database,
     ref: CheckpointRef,
@@ -160,12 +102,8 @@ async def put_writes(
     Round trips: 1. Transaction: its own, or a group's.
     """
     statement = sql.PUT_WRITES_LAST_WINS if last_wins else sql.PUT_WRITES_FIRST_WINS
-    indexes, channels, types, values = zip(*writes, strict=True)
-    columns = (text_array([str(index) for index in indexes]), text_array(channels), text_array(types))
-    params = (ref.thread_id, ref.namespace, checkpoint_id, task_id, task_path, *columns, list(values))
-    await db.write(
-        ref.thread_id, statement, params, locks=False, size=sum(len(write.value) for write in writes)
-    )
+    sent = writes_row(ref, checkpoint_id, writes, task_id, task_path)
+    await db.write(ref.thread_id, statement, sent, locks=False)
 
 
 async def get_checkpoint(

@@ -16,7 +16,17 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -26,13 +36,14 @@ from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
+from langgraph_durable._columns import SentRow, gather, text_array
 from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
 from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Groups, Write
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._statements import (
-    LOCK_THREAD_SHARED,
     LOCK_THREADS_SHARED,
     SET_LOCK_TIMEOUT,
+    RowsStatement,
     Statement,
     render,
 )
@@ -128,28 +139,28 @@ class Database(ABC):
         return (await self.run(lambda session: session.pipeline(*calls)))[-1]
 
     async def write(
-        self, thread_id: str, statement: Statement, params: Params, *, locks: bool, size: int
+        self, thread_id: str, statement: RowsStatement, row: SentRow, *, locks: bool
     ) -> list[Row]:
-        """Run one statement that changes one thread, and return its rows after its commit: one round trip.
+        """Store a row of one thread, and return what the statement says of it after its commit: one round trip.
 
-        Its transaction is its own, or shared with others that wait at the same time.
+        Its statement and transaction are its own, or shared with others that wait at the same time.
 
         Args:
             thread_id: The thread, whose writes go out in the order in which they were called.
-            statement: May be run twice.
-            params: Its parameters.
+            statement: May be run twice. What it returns begins with a row's number.
+            row: What to store.
             locks: Whether to take the thread's lock, shared, in a statement of its own before it.
-            size: Bytes of the parameters, about.
         """
-        write = Write(self, thread_id, statement, params, locks, size)
+        write = Write(self, thread_id, statement, row, locks)
         group = self._group()
         return await (group.commit(write) if group is not None else self.write_alone(write))
 
     async def write_alone(self, write: Write) -> list[Row]:
         """Run a write in a transaction of its own."""
+        call: Call = (write.statement.one, write.row.params())
         if not write.locks:
-            return await self.fetch(write.statement, write.params)
-        return await self.pipeline((LOCK_THREAD_SHARED, (write.thread_id,)), (write.statement, write.params))
+            return await self.fetch(*call)
+        return await self.pipeline((LOCK_THREADS_SHARED, (text_array([write.thread_id]),)), call)
 
     async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
         """Run writes in one transaction, and return the rows of each.
@@ -158,21 +169,26 @@ class Database(ABC):
             BatchRefused: One of them failed, and all are undone.
             psycopg.Error: There is no connection, whatever they are.
         """
-        calls: list[Call] = [(SET_LOCK_TIMEOUT, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
-        if threads := sorted({write.thread_id for write in writes if write.locks}):
-            calls.append((LOCK_THREADS_SHARED, (threads,)))
-        before = len(calls)
-        calls += [(write.statement, write.params) for write in writes]
+        bundles = list(_bundles(writes))
 
         async def work(session: Session) -> list[list[Row]]:
             try:
-                return await session.pipeline(*calls)
+                calls: list[Call] = [(SET_LOCK_TIMEOUT, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
+                if threads := sorted({write.thread_id for write in writes if write.locks}):
+                    calls.append((LOCK_THREADS_SHARED, (text_array(threads),)))
+                before = len(calls)
+                calls += [(statement.many, gather([w.row for w in bundle])) for statement, bundle in bundles]
+                return (await session.pipeline(*calls))[before:]
             except Exception as exc:
                 if isinstance(exc, psycopg.Error) and _tells_of_the_connection(exc):
                     raise
                 raise BatchRefused from exc
 
-        return (await self.run(work))[before:]
+        found: dict[int, list[Row]] = {}
+        for (_, bundle), rows in zip(bundles, await self.run(work), strict=True):
+            for row in rows:
+                found.setdefault(id(bundle[row[0] - 1]), []).append(row)
+        return [found.get(id(write), []) for write in writes]
 
     @abstractmethod
     def _group(self) -> GroupCommit | None: ...
@@ -232,6 +248,22 @@ class Database(ABC):
     async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
         """Finish an operation even if whoever waits for it is cancelled meanwhile."""
         return await operation
+
+
+def _bundles(writes: Iterable[Write]) -> Iterator[tuple[RowsStatement, list[Write]]]:
+    """Bundle writes for their statements: a thread's first ones, then its second ones, and so on."""
+    rounds: list[dict[RowsStatement, list[Write]]] = []
+    counts: Counter[str] = Counter()
+    for write in writes:
+        number = counts[write.thread_id]
+        counts[write.thread_id] += 1
+        if number == len(rounds):
+            rounds.append({})
+        rounds[number].setdefault(write.statement, []).append(write)
+    for bundles in rounds:
+        for statement, bundle in bundles.items():
+            # In one order everywhere, so that two batches that send the same cannot wait for each other.
+            yield statement, sorted(bundle, key=lambda write: write.thread_id)
 
 
 # --- the two drivers ---

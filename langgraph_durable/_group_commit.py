@@ -5,8 +5,9 @@ A commit waits for the disk, and a round trip for the network, however little th
 - A write that finds a writer free goes out at once, by itself, as if there were no group. Only what finds all writers
   busy waits, and what waits when one ends goes out together: one checkout, one pipeline, one commit. Nothing waits for
   a clock, and batches grow with the load by themselves.
-- Each write keeps its own statement, so that in a batch it means what it means alone. The pipeline has no explicit
-  BEGIN: what is sent between two Syncs is one transaction.
+- A statement stores any number of rows, of as many threads; for each it does what it does for one alone. A thread's
+  second write is in a second statement, which sees what the first has done. The pipeline has no explicit BEGIN: what
+  is sent between two Syncs is one transaction.
 - A thread's writes never overtake each other. A thread is busy while one of its writes is under way; later ones wait,
   and go out together, in order, in the next batch.
 - A batch must not wait long for anybody: it holds the locks of all its threads, and all its callers wait with it. So
@@ -37,11 +38,12 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from langgraph_durable._columns import SentRow
 from langgraph_durable._metrics import Metrics
-from langgraph_durable._statements import Statement
+from langgraph_durable._statements import RowsStatement
 
 if TYPE_CHECKING:
-    from langgraph_durable._database import Database, Params, Row
+    from langgraph_durable._database import Database, Row
 
 WRITERS = 2
 MOST_ROWS = 128
@@ -71,12 +73,10 @@ class Write:
 
     db: Database
     thread_id: str
-    statement: Statement
-    params: Params
+    statement: RowsStatement
+    row: SentRow
     locks: bool
     """Whether it takes the thread's lock, shared, in a statement of its own before it."""
-    size: int
-    """Bytes it sends, about."""
     state: _State = _State.WAITING
     gone: bool = False
     """Whether nobody waits for it any more."""
@@ -191,7 +191,7 @@ class GroupCommit(ABC):
     def waiting(self) -> tuple[int, int]:
         """Return how many writes wait just now, and their bytes, about."""
         with self._lock:
-            return len(self._waiting), sum(write.size for write in self._waiting)
+            return len(self._waiting), sum(write.row.size for write in self._waiting)
 
     def _end(self, writes: Iterable[Write]) -> None:
         """Give a writer back, and let others go."""
@@ -230,7 +230,7 @@ class GroupCommit(ABC):
                 left.append(write)
             else:
                 taken.append(write)
-                size += write.size
+                size += write.row.size
         self._waiting.extendleft(reversed(left))
         return taken
 

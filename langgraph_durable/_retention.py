@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from langgraph_durable import _statements as sql
-from langgraph_durable._checkpoints import assemble_page, segmented_values, value_params
+from langgraph_durable._checkpoints import assemble_page, segmented_values
+from langgraph_durable._columns import fold_row, text_array
 from langgraph_durable._database import Call, Database, Row, Session
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
-from langgraph_durable._rows import Fold, text_array
+from langgraph_durable._rows import Fold
 from langgraph_durable._segment_reading import SegmentReader, fill_values
 from langgraph_durable._ulids import derive_ulid, show_ulid
 from langgraph_durable.errors import EffectUnresolved, ThreadExists
@@ -81,15 +82,9 @@ async def remove_checkpoints(
 
 
 async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, fold: Fold) -> None:
-    parameters = {
-        "thread": thread_id,
-        "ns": fold.checkpoint_ns,
-        "id": fold.checkpoint_id,
-        **value_params(fold.values, fold.versions, known=set()),
-    }
     *_, rows = await session.pipeline(
         (sql.LOCK_THREAD, (thread_id,)),
-        (sql.FOLD_CHANNELS, parameters),
+        (sql.FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
         (sql.GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
     )
     page = assemble_page(rows)  # nothing if it was deleted since it was read
@@ -215,7 +210,7 @@ async def copy_thread(db: Database, source: str, target: str) -> None:
 
     Round trips: 1. Transaction: its own.
     """
-    locks: list[Call] = [(sql.LOCK_THREAD_SHARED, (source,)), (sql.LOCK_THREAD, (target,))]
+    locks: list[Call] = [(sql.LOCK_THREADS_SHARED, ([source],)), (sql.LOCK_THREAD, (target,))]
     if source > target:  # always in one order, so that two copies cannot wait for each other
         locks.reverse()
     rows = await db.pipeline(*locks, (sql.COPY_THREAD, {"source": source, "target": target}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from langgraph_durable._segments import EncodedValue, SegmentedValue
 
@@ -132,28 +132,3 @@ class StoredHistory:
 
     writes: list[HistoryWrite] = field(default_factory=list)
     seed: StoredSeed | None = None
-
-
-# --- arrays as Postgres reads them: psycopg takes longer to write one than the server to store it ---
-
-
-def text_array(texts: Sequence[str | None]) -> str:
-    """Write an array of texts.
-
-    Raises:
-        ValueError: One has a NUL, which no text in Postgres can.
-    """
-    if not texts:
-        return "{}"
-    if None in texts:
-        return "{" + ",".join("NULL" if text is None else text_array([text])[1:-1] for text in texts) + "}"
-    joined = "\0".join(cast("Sequence[str]", texts))
-    if joined.count("\0") >= len(texts):
-        raise ValueError(f"a NUL character cannot be stored in Postgres: {joined!r:.200}")
-    escaped = joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
-    return f'{{"{escaped}"}}'
-
-
-def bytes_array(values: Sequence[bytes | None]) -> str | Sequence[bytes | None]:
-    """Write an array of bytes if it has none, as most have; the others go in binary, by psycopg."""
-    return values if any(value is not None for value in values) else text_array(cast("list[None]", values))

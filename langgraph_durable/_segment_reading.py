@@ -65,7 +65,7 @@ def _locked_read(
     thread_ids: Sequence[str],
 ) -> Callable[[Session], Awaitable[tuple[T, set[str]]]]:
     async def work(session: Session) -> tuple[T, set[str]]:
-        await session.pipeline(*((sql.LOCK_THREAD_SHARED, (thread_id,)) for thread_id in thread_ids))
+        await session.fetch(sql.LOCK_THREADS_SHARED, (sorted(thread_ids),))
         found, values = await read(session)
         return found, await fill_values(session, reader, values)
 

@@ -84,10 +84,6 @@ def _format(text: LiteralString, schema: str) -> bytes:
 
 LOCK_SETUP = Statement("SELECT pg_advisory_xact_lock(hashtextextended('setup ' || {schema_name}, 0))")
 
-LOCK_THREAD_SHARED = Statement(
-    "SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || %s::text, 0))"
-)
-
 LOCK_THREADS_SHARED = Statement("""
 SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || t, 0)) FROM unnest(%s::text[]) AS t
 """)
@@ -98,117 +94,203 @@ LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_n
 
 
 # --- put ---
+#
+# These store one row or many. The bytes come in one string, and the rows' columns tell where: a row's own begin at its
+# base.
 
-# The hashes that a value names come as one string, since arrays of arrays must be rectangles.
-PUT_CHECKPOINT = Statement("""
-WITH missing AS (
-    SELECT n.channel
-    FROM unnest(%(named_channels)s::text[], %(named_versions)s::text[]) AS n (channel, version)
-    WHERE (
-        SELECT 1 FROM {schema}.channel_values v
-        WHERE v.thread_id = %(thread)s AND v.checkpoint_ns = %(ns)s
-        AND v.channel = n.channel AND v.version = n.version
-    ) IS NULL
-), lacking AS (
-    SELECT n.hash FROM unnest(%(needed)s::bytea[]) AS n (hash)
-    WHERE (
-        SELECT 1 FROM {schema}.segments s WHERE s.thread_id = %(thread)s AND s.hash = n.hash
-    ) IS NULL
-), head AS MATERIALIZED (
-    SELECT ulid FROM {schema}.checkpoints
-    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND ulid IS NOT NULL
-    ORDER BY ulid DESC LIMIT 1
-), parent AS (
-    SELECT value_channels, value_versions, delta_channels FROM {schema}.checkpoints
-    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
-    UNION ALL
-    SELECT value_channels, value_versions, array(
-        SELECT channel FROM {schema}.ancestors a CROSS JOIN unnest(a.value_channels) AS channel
-        WHERE a.thread_id = %(thread)s AND a.checkpoint_ns = %(ns)s
-        UNION
-        SELECT w.channel FROM {schema}.ancestors a
-        JOIN {schema}.writes w USING (thread_id, checkpoint_ns, checkpoint_id)
-        WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND w.channel <> '__pregel_tasks'
-    ) FROM {schema}.ancestors
-    WHERE thread_id = %(thread)s AND checkpoint_ns = %(ns)s AND checkpoint_id = %(parent)s
-    LIMIT 1
-), kept AS (
-    SELECT k.channel, v.version, v.channel IS NULL AS delta
-    FROM parent p CROSS JOIN unnest(%(kept)s::text[], %(kept_versions)s::text[]) AS k (channel, version)
-    LEFT JOIN unnest(p.value_channels, p.value_versions) AS v (channel, version) USING (channel)
-    WHERE CASE WHEN v.channel IS NULL THEN k.channel = ANY (p.delta_channels)
-        ELSE coalesce(v.version = k.version, true) END
-), verdict AS (
-    SELECT CASE
-        WHEN EXISTS (SELECT FROM missing) THEN 'values missing'
-        WHEN EXISTS (SELECT FROM lacking) THEN 'segments missing'
-        WHEN EXISTS (SELECT FROM kept WHERE version IS NULL AND NOT delta) THEN 'values in parent'
-        WHEN stored OR %(parent)s::text IS NULL THEN 'fine'
-        WHEN EXISTS (SELECT FROM {schema}.tombstones WHERE thread_id = %(thread)s) THEN 'thread deleted'
-        WHEN %(delta_channels)s::text[] <> '{{}}'
-        AND EXISTS (SELECT FROM {schema}.prunes WHERE thread_id = %(thread)s) THEN 'parent pruned'
-        ELSE 'fine'
-    END AS verdict, stored
-    FROM (SELECT EXISTS (SELECT FROM parent) AS stored) p
-), derived AS (
-    SELECT coalesce(%(derived_ulid)s::uuid, (
-        lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
-        || right(replace(gen_random_uuid()::text, '-', ''), 20)
-    )::uuid) AS ulid
-), root AS MATERIALIZED (
-    SELECT ulid FROM {schema}.checkpoints
-    WHERE thread_id = %(thread)s AND checkpoint_ns = '' AND checkpoint_id = %(root)s
-), place AS (
-    SELECT verdict, CASE
-        WHEN stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
-        OR NOT stored AND EXISTS (
-            SELECT FROM {schema}.checkpoints c
-            WHERE c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s
-            AND c.ulid = derived.ulid
-        )
-        THEN (
-            SELECT (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
-            FROM (
-                SELECT replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
-                WHERE thread_id = %(thread)s AND ulid IS NOT NULL
-                ORDER BY ulid DESC LIMIT 1
-            ) AS last
-        )
-        ELSE derived.ulid
-    END AS ulid
-    FROM verdict CROSS JOIN derived LEFT JOIN head ON true LEFT JOIN root ON true
-), segmented AS (
+
+class RowsStatement:
+    """A statement that stores rows: one row, whose columns are its parameters, or any number, an array a column."""
+
+    __slots__ = ("many", "one")
+
+    def __init__(self, columns: Mapping[LiteralString, LiteralString], *text: LiteralString) -> None:
+        """Make both from the text that follows `WITH given AS (...)`, whose rows have a number, a base and columns.
+
+        An array of arrays must be a rectangle, so of many rows a column of lists has their texts.
+        """
+        one = ", ".join([f"%({name})s::{kind} AS {name}" for name, kind in columns.items()])
+        casts = ", ".join([f"{name}::{kind}" for name, kind in columns.items()])
+        arrays = ", ".join([f"%({name})s::text[]" for name in columns])
+        names = ", ".join(columns)
+        begin: LiteralString = "WITH given AS MATERIALIZED (SELECT "
+        self.one = Statement("".join([begin, "1 AS number, 0 AS base, ", one, ")", *text]))
+        many = ["number, base, ", casts, " FROM unnest(%(base)s::int[], ", arrays, ")"]
+        ordinal = [" WITH ORDINALITY AS given (base, ", names, ", number))"]
+        self.many = Statement("".join([begin, *many, *ordinal, *text]))
+
+
+# What a put sends besides its checkpoint: p has its rows.
+_SENT_COLUMNS: dict[LiteralString, LiteralString] = {
+    "channels": "text[]",
+    "versions": "text[]",
+    "types": "text[]",
+    "hashes_at": "int",
+    "needed_at": "int",
+    "needed": "int",
+    "data_ats": "int[]",
+    "data_sizes": "int[]",
+    "entries_ats": "int[]",
+    "entries_sizes": "int[]",
+    "segment_ats": "int[]",
+    "segment_sizes": "int[]",
+}
+
+_SENT: LiteralString = """segmented AS (
     INSERT INTO {schema}.segments (thread_id, hash, data)
-    SELECT %(thread)s, s.*
-    FROM unnest(%(hashes)s::bytea[], %(segments)s::bytea[]) AS s
-    CROSS JOIN verdict WHERE verdict = 'fine'
+    SELECT p.thread,
+        substr(%(bytes)s::bytea, p.base + p.hashes_at + 20 * (s.number - 1)::int + 1, 20),
+        substr(%(bytes)s::bytea, p.base + s.at + 1, s.size)
+    FROM p CROSS JOIN LATERAL unnest(p.segment_ats, p.segment_sizes) WITH ORDINALITY AS s (at, size, number)
+    WHERE verdict = 'fine'
     ON CONFLICT DO NOTHING
 ), sent AS (
     INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data, segments)
-    SELECT %(thread)s, %(ns)s, v.channel, v.version, v.type, v.data,
-        CASE WHEN v.entries IS NOT NULL THEN array(
-            SELECT substr(v.entries, i, 20) FROM generate_series(1, length(v.entries), 20) AS i ORDER BY i
+    SELECT p.thread, p.ns, v.channel, v.version, v.type, substr(%(bytes)s::bytea, p.base + v.at + 1, v.size),
+        CASE WHEN v.entries_at IS NOT NULL THEN array(
+            SELECT substr(%(bytes)s::bytea, p.base + v.entries_at + i + 1, 20)
+            FROM generate_series(0, v.entries_size - 20, 20) AS i ORDER BY i
         ) END
-    FROM unnest(
-        %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[], %(entries)s::bytea[]
-    ) AS v (channel, version, type, data, entries)
-    CROSS JOIN verdict WHERE verdict = 'fine'
-    ON CONFLICT DO NOTHING
+    FROM p CROSS JOIN LATERAL unnest(
+        p.channels, p.versions, p.types, p.data_ats, p.data_sizes, p.entries_ats, p.entries_sizes
+    ) AS v (channel, version, type, at, size, entries_at, entries_size)
+    WHERE verdict = 'fine'
+"""
+
+
+PUT_CHECKPOINTS = RowsStatement(
+    {
+        "thread": "text",
+        "ns": "text",
+        "id": "text",
+        "derived_ulid": "uuid",
+        "parent": "text",
+        "root": "text",
+        "run_id": "text",
+        "format": "int",
+        "type": "text",
+        "checkpoint_size": "int",
+        "metadata_type": "text",
+        "metadata_size": "int",
+        "metadata_index": "jsonb",
+        "value_channels": "text[]",
+        "value_versions": "text[]",
+        "delta_channels": "text[]",
+        "kept": "text[]",
+        "kept_versions": "text[]",
+        **_SENT_COLUMNS,
+    },
+    """, p AS MATERIALIZED (
+    SELECT g.*, verdict, missing, lacking,
+        parents.channels AS kept_channels, parents.versions AS versions_kept, parents.deltas AS kept_deltas,
+        CASE
+            WHEN stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
+            OR NOT stored AND (
+                SELECT 1 FROM {schema}.checkpoints c
+                WHERE c.thread_id = g.thread AND c.checkpoint_ns = g.ns AND c.ulid = derived.ulid
+            ) IS NOT NULL
+            THEN (
+                SELECT (left(hex, 16) || lpad(to_hex(('x' || right(hex, 16))::bit(64)::bigint + 1), 16, '0'))::uuid
+                FROM (
+                    SELECT replace(ulid::text, '-', '') AS hex FROM {schema}.checkpoints
+                    WHERE thread_id = g.thread AND ulid IS NOT NULL
+                    ORDER BY ulid DESC LIMIT 1
+                ) AS last
+            )
+            ELSE derived.ulid
+        END AS ulid
+    FROM given g
+    LEFT JOIN LATERAL (
+        SELECT value_channels AS channels, value_versions AS versions, delta_channels AS deltas
+        FROM {schema}.checkpoints
+        WHERE thread_id = g.thread AND checkpoint_ns = g.ns AND checkpoint_id = g.parent
+        UNION ALL
+        SELECT value_channels, value_versions, array(
+            SELECT channel FROM {schema}.ancestors a CROSS JOIN unnest(a.value_channels) AS channel
+            WHERE a.thread_id = g.thread AND a.checkpoint_ns = g.ns
+            UNION
+            SELECT w.channel FROM {schema}.ancestors a
+            JOIN {schema}.writes w USING (thread_id, checkpoint_ns, checkpoint_id)
+            WHERE thread_id = g.thread AND checkpoint_ns = g.ns AND w.channel <> '__pregel_tasks'
+        ) FROM {schema}.ancestors
+        WHERE thread_id = g.thread AND checkpoint_ns = g.ns AND checkpoint_id = g.parent
+        LIMIT 1
+    ) AS parent ON true
+    CROSS JOIN LATERAL (
+        SELECT parent.channels IS NOT NULL AS stored,
+            array_agg(k.channel) FILTER (WHERE v.version IS NOT NULL) AS channels,
+            array_agg(v.version) FILTER (WHERE v.version IS NOT NULL) AS versions,
+            array_agg(k.channel) FILTER (WHERE v.channel IS NULL) AS deltas,
+            array_agg(k.channel) FILTER (WHERE v.channel IS NOT NULL AND v.version IS NULL) AS inside
+        FROM unnest(g.kept, g.kept_versions) AS k (channel, version)
+        LEFT JOIN unnest(parent.channels, parent.versions) AS v (channel, version) USING (channel)
+        WHERE CASE WHEN v.channel IS NULL THEN k.channel = ANY (parent.deltas)
+            ELSE coalesce(v.version = k.version, true) END
+    ) AS parents
+    CROSS JOIN LATERAL (
+        SELECT array(
+            SELECT n.channel FROM unnest(g.value_channels, g.value_versions) AS n (channel, version)
+            WHERE n.version IS NOT NULL AND n.channel <> ALL (g.channels) AND (
+                SELECT 1 FROM {schema}.channel_values v
+                WHERE v.thread_id = g.thread AND v.checkpoint_ns = g.ns
+                AND v.channel = n.channel AND v.version = n.version
+            ) IS NULL
+        ) AS absent, array(
+            SELECT n.hash FROM generate_series(0, g.needed - 1) AS i
+            CROSS JOIN LATERAL (SELECT substr(%(bytes)s::bytea, g.base + g.needed_at + 20 * i + 1, 20)) AS n (hash)
+            WHERE (
+                SELECT 1 FROM {schema}.segments s WHERE s.thread_id = g.thread AND s.hash = n.hash
+            ) IS NULL
+        ) AS lacking
+        OFFSET 0
+    ) AS found
+    CROSS JOIN LATERAL (
+        SELECT absent || inside AS missing, CASE
+            WHEN absent <> '{{}}' THEN 'values missing'
+            WHEN lacking <> '{{}}' THEN 'segments missing'
+            WHEN inside IS NOT NULL THEN 'values in parent'
+            WHEN stored OR g.parent IS NULL THEN 'fine'
+            WHEN (SELECT 1 FROM {schema}.tombstones WHERE thread_id = g.thread) IS NOT NULL THEN 'thread deleted'
+            WHEN g.delta_channels <> '{{}}'
+            AND (SELECT 1 FROM {schema}.prunes WHERE thread_id = g.thread) IS NOT NULL THEN 'parent pruned'
+            ELSE 'fine'
+        END AS verdict
+    ) AS judged
+    LEFT JOIN LATERAL (
+        SELECT ulid FROM {schema}.checkpoints
+        WHERE thread_id = g.thread AND checkpoint_ns = g.ns AND ulid IS NOT NULL
+        ORDER BY ulid DESC LIMIT 1
+    ) AS head ON true
+    LEFT JOIN LATERAL (
+        SELECT ulid FROM {schema}.checkpoints
+        WHERE thread_id = g.thread AND checkpoint_ns = '' AND checkpoint_id = g.root
+        LIMIT 1
+    ) AS root ON true
+    CROSS JOIN LATERAL (
+        SELECT coalesce(g.derived_ulid, (
+            lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+            || right(replace(gen_random_uuid()::text, '-', ''), 20)
+        )::uuid) AS ulid
+        OFFSET 0
+    ) AS derived
+), """,
+    _SENT,
+    """    ON CONFLICT DO NOTHING
 ), restarted AS (
     DELETE FROM {schema}.tombstones
-    WHERE thread_id = %(thread)s AND %(ns)s = '' AND %(parent)s::text IS NULL
+    WHERE thread_id = ANY (array(SELECT thread FROM given WHERE ns = '' AND parent IS NULL))
 ), stored AS (
     INSERT INTO {schema}.checkpoints (
         thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, root_checkpoint_id, run_id, format,
         type, checkpoint, metadata_type, metadata, metadata_index, value_channels, value_versions, delta_channels
     )
     SELECT
-        %(thread)s, %(ns)s, %(id)s, ulid, nullif(%(parent)s::text, %(id)s), %(root)s, %(run_id)s, %(format)s,
-        %(type)s, %(checkpoint)s, %(metadata_type)s, %(metadata)s, %(metadata_index)s,
-        %(value_channels)s::text[] || array(SELECT channel FROM kept WHERE NOT delta),
-        %(value_versions)s::text[] || array(SELECT version FROM kept WHERE NOT delta),
-        nullif(%(delta_channels)s::text[] || array(SELECT channel FROM kept WHERE delta), '{{}}')
-    FROM place WHERE verdict = 'fine'
+        thread, ns, id, ulid, nullif(parent, id), root, run_id, format,
+        type, substr(%(bytes)s::bytea, base + 1, checkpoint_size),
+        metadata_type, substr(%(bytes)s::bytea, base + checkpoint_size + 1, metadata_size), metadata_index,
+        value_channels || kept_channels, value_versions || versions_kept,
+        nullif(delta_channels || kept_deltas, '{{}}')
+    FROM p WHERE verdict = 'fine'
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,
         type = excluded.type, checkpoint = excluded.checkpoint,
@@ -217,10 +299,9 @@ WITH missing AS (
         value_channels = excluded.value_channels, value_versions = excluded.value_versions,
         delta_channels = excluded.delta_channels
 )
-SELECT verdict, array(
-    SELECT channel FROM missing UNION ALL SELECT channel FROM kept WHERE version IS NULL AND NOT delta
-), array(SELECT hash FROM lacking) FROM verdict
-""")
+SELECT number, verdict, missing, lacking FROM p
+""",
+)
 
 # What is inside a checkpoint: an ancestor's, if a delta channel needs it still.
 GET_INSIDE = Statement("""
@@ -232,18 +313,34 @@ WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoi
 LIMIT 1
 """)
 
+_WRITES_COLUMNS: dict[LiteralString, LiteralString] = {
+    "thread": "text",
+    "ns": "text",
+    "id": "text",
+    "task_id": "text",
+    "task_path": "text",
+    "indexes": "int[]",
+    "channels": "text[]",
+    "types": "text[]",
+    "value_ats": "int[]",
+    "value_sizes": "int[]",
+}
+
 _PUT_WRITES: LiteralString = """
 INSERT INTO {schema}.writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value
 )
-SELECT %s::text, %s::text, %s::text, %s::text, %s::text, w.idx, w.channel, w.type, w.value
-FROM unnest(%s::int[], %s::text[], %s::text[], %s::bytea[]) AS w (idx, channel, type, value)
+SELECT g.thread, g.ns, g.id, g.task_id, g.task_path, w.idx, w.channel, w.type,
+    substr(%(bytes)s::bytea, g.base + w.at + 1, w.size)
+FROM given g CROSS JOIN LATERAL unnest(g.indexes, g.channels, g.types, g.value_ats, g.value_sizes)
+AS w (idx, channel, type, at, size)
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
 """
 
-PUT_WRITES_FIRST_WINS = Statement(_PUT_WRITES + "DO NOTHING")
+PUT_WRITES_FIRST_WINS = RowsStatement(_WRITES_COLUMNS, _PUT_WRITES + "DO NOTHING")
 
-PUT_WRITES_LAST_WINS = Statement(
+PUT_WRITES_LAST_WINS = RowsStatement(
+    _WRITES_COLUMNS,
     _PUT_WRITES
     + """DO UPDATE SET
     task_path = excluded.task_path, channel = excluded.channel, type = excluded.type, value = excluded.value,
@@ -251,7 +348,7 @@ PUT_WRITES_LAST_WINS = Statement(
         WHEN (stored.channel, stored.type, stored.value) = (excluded.channel, excluded.type, excluded.value)
         THEN stored.stored_at ELSE excluded.stored_at
     END
-"""
+""",
 )
 
 
@@ -643,31 +740,23 @@ FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
 WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
 """)
 
-FOLD_CHANNELS = Statement("""
-WITH folded AS (
-    INSERT INTO {schema}.channel_values (thread_id, checkpoint_ns, channel, version, type, data, segments)
-    SELECT %(thread)s::text, %(ns)s::text, v.channel, v.version, v.type, v.data,
-        CASE WHEN v.entries IS NOT NULL THEN array(
-            SELECT substr(v.entries, i, 20) FROM generate_series(1, length(v.entries), 20) AS i ORDER BY i
-        ) END
-    FROM unnest(
-        %(channels)s::text[], %(versions)s::text[], %(types)s::text[], %(data)s::bytea[], %(entries)s::bytea[]
-    ) AS v (channel, version, type, data, entries)
-    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
+FOLD_CHANNELS = RowsStatement(
+    {"thread": "text", "ns": "text", "id": "text", **_SENT_COLUMNS},
+    """, p AS MATERIALIZED (
+    SELECT *, 'fine' AS verdict FROM given
+), """,
+    _SENT,
+    """    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
     SET type = excluded.type, data = excluded.data, segments = excluded.segments
-), segmented AS (
-    INSERT INTO {schema}.segments (thread_id, hash, data)
-    SELECT %(thread)s::text, s.* FROM unnest(%(hashes)s::bytea[], %(segments)s::bytea[]) AS s
-    ON CONFLICT DO NOTHING
 )
 UPDATE {schema}.checkpoints SET
-    value_channels = value_channels || %(channels)s::text[], value_versions = value_versions || %(versions)s::text[],
+    value_channels = value_channels || p.channels, value_versions = value_versions || p.versions,
     delta_channels = nullif(array(
-        SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (%(channels)s::text[])
+        SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (p.channels)
     ), '{{}}')
-WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
-AND delta_channels @> %(channels)s::text[]
-""")
+FROM p WHERE thread_id = p.thread AND checkpoint_ns = p.ns AND checkpoint_id = p.id AND delta_channels @> p.channels
+""",
+)
 
 MARK_PRUNED = Statement("""
 INSERT INTO {schema}.prunes (thread_id) VALUES (%(thread)s::text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -11,7 +11,11 @@ import pytest
 from psycopg import pq, sql
 
 from langgraph_durable import _effect_statements, _reading_statements, _statements, _storage_statements
-from langgraph_durable._statements import Statement, render
+from langgraph_durable._columns import SentRow, add_values, gather, text_array, writes_row
+from langgraph_durable._config import CheckpointRef
+from langgraph_durable._rows import WriteRow
+from langgraph_durable._segments import EncodedValue
+from langgraph_durable._statements import RowsStatement, Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
@@ -21,6 +25,9 @@ STATEMENTS = {
     for name, s in vars(module).items()
     if isinstance(s, Statement)
 }
+for name, s in vars(_statements).items():
+    if isinstance(s, RowsStatement):
+        STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000
@@ -67,7 +74,12 @@ ANALYZE;
 
 
 def test_statements_are_found() -> None:
-    assert {"PUT_CHECKPOINT", "PUT_WRITES_FIRST_WINS", "GET_LATEST", "ERASE_THREAD"} <= STATEMENTS.keys()
+    assert {
+        "PUT_CHECKPOINTS.one",
+        "PUT_WRITES_FIRST_WINS.many",
+        "GET_LATEST",
+        "ERASE_THREAD",
+    } <= STATEMENTS.keys()
 
 
 def test_every_statement_prepares(conninfo: str) -> None:
@@ -101,41 +113,51 @@ def segment_of(thread_id: str, number: int) -> bytes:
     return sha256(f"{thread_id}{number}".encode()).digest()[:20]
 
 
-def _put(thread_id: str, number: int) -> dict[str, Any]:
-    return {
-        "thread": thread_id,
-        "ns": "",
-        "id": f"new-{number}",
-        "derived_ulid": f"{number + 1:032x}",
-        "parent": f"id-{number}",
-        "root": None,
-        "delta_channels": [],
-        "kept": ["c"],
-        "kept_versions": [f"v-{number}"],
-        "run_id": None,
-        "format": 4,
-        "type": "msgpack",
-        "checkpoint": b"\0" * 300,
-        "metadata_type": "msgpack",
-        "metadata": b"\0" * 100,
-        "metadata_index": "{}",
-        "value_channels": ["a", "b"],
-        "value_versions": [f"v-{number}", "v-new"],
-        "named_channels": ["a"],
-        "named_versions": [f"v-{number}"],
-        "channels": ["b"],
-        "versions": ["v-new"],
-        "types": ["msgpack"],
-        "data": [b"\0" * 200],
-        "entries": [segment_of(thread_id, number) + b"\1" * 20],
-        "hashes": [b"\1" * 20],
-        "segments": [b"\0" * 200],
-        "needed": [segment_of(thread_id, number)],
-    }
+def _checkpoint(thread_id: str, number: int) -> SentRow:
+    sent = SentRow(
+        {
+            "thread": thread_id,
+            "ns": "",
+            "id": f"new-{number}",
+            "derived_ulid": f"{number + 1:032x}",
+            "parent": f"id-{number}",
+            "root": None,
+            "run_id": None,
+            "format": "4",
+            "type": "msgpack",
+            "checkpoint_size": "300",
+            "metadata_type": "msgpack",
+            "metadata_size": "100",
+            "metadata_index": "{}",
+            "value_channels": "{a,b}",
+            "value_versions": text_array([f"v-{number}", "v-new"]),
+            "delta_channels": "{}",
+            "kept": "{c}",
+            "kept_versions": text_array([f"v-{number}"]),
+        }
+    )
+    sent.add_bytes(b"\0" * 400)
+    known = segment_of(thread_id, number)
+    value = EncodedValue("msgpack", b"\0" * 200, [known, b"\2" * 20], {b"\2" * 20: b"\0" * 200})
+    add_values(sent, {"b": value}, {"b": "v-new"}, {known})
+    return sent
 
 
-def _writes(thread_id: str, number: int) -> Sequence[Any]:
-    return (thread_id, "", f"id-{number}", "task", "", [0, 1], ["a", "b"], ["msgpack"] * 2, [b"\0", b"\1"])
+def _writes(thread_id: str, number: int) -> SentRow:
+    ref = CheckpointRef(thread_id, "", None)
+    writes = [WriteRow(0, "a", "msgpack", b"\0"), WriteRow(1, "b", "msgpack", b"\1")]
+    return writes_row(ref, f"id-{number}", writes, "task", "")
+
+
+def _one(make: Callable[[str, int], SentRow]) -> Callable[[str, int], Any]:
+    return lambda thread_id, number: make(thread_id, number).params()
+
+
+def _many(make: Callable[[str, int], SentRow]) -> Callable[[str, int], Any]:
+    """Thirty rows, of which the first has the most to look through."""
+    return lambda thread_id, number: gather(
+        [make(thread_id, number), *(make(f"thread-{other}", number) for other in range(1, 30))]
+    )
 
 
 def _listing(thread_id: str, number: int) -> dict[str, Any]:
@@ -169,9 +191,12 @@ def _history(thread_id: str, number: int, channel: str = "a") -> dict[str, Any]:
 # name -> its parameters, how many of our rows it may look at, and how many buffers it may touch. A page of 64
 # checkpoints has 128 values and 192 writes.
 HOT: Mapping[str, tuple[Any, int, int]] = {
-    "PUT_CHECKPOINT": (_put, 10, 120),
-    "PUT_WRITES_FIRST_WINS": (_writes, 4, 60),
-    "PUT_WRITES_LAST_WINS": (_writes, 4, 60),
+    "PUT_CHECKPOINTS.one": (_one(_checkpoint), 10, 120),
+    "PUT_CHECKPOINTS.many": (_many(_checkpoint), 30 * 10, 30 * 120),
+    "PUT_WRITES_FIRST_WINS.one": (_one(_writes), 4, 60),
+    "PUT_WRITES_FIRST_WINS.many": (_many(_writes), 30 * 4, 30 * 60),
+    "PUT_WRITES_LAST_WINS.one": (_one(_writes), 4, 60),
+    "PUT_WRITES_LAST_WINS.many": (_many(_writes), 30 * 4, 30 * 60),
     "GET_LATEST": (lambda thread_id, _: (thread_id, ""), 10, 60),
     "GET_BY_ID": (_by_id, 10, 60),
     "LIST_NAMESPACE": (_listing, 64 * 8, 64 * 8 * 4),

@@ -1,0 +1,156 @@
+"""Rows as the statements take them that store any number at once: an array a column, and all their bytes in one.
+
+Arrays are written here, as text: psycopg takes longer to write one than the server to store it. Bytes need neither
+escapes nor copies that way, and a row needs no more parameters than a hundred.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, cast
+
+from langgraph_durable._config import CheckpointRef
+from langgraph_durable._rows import CheckpointRow, Fold, WriteRow
+from langgraph_durable._segments import EncodedValue, plan_segments
+
+
+@dataclass(slots=True)
+class SentRow:
+    """A row ready to be sent, beside others."""
+
+    columns: dict[str, str | None] = field(default_factory=dict)
+    """Column -> its value as text. A list is its array's text."""
+    parts: list[bytes] = field(default_factory=list)
+    """Its bytes, one after the other; columns tell where which are."""
+    size: int = 0
+    """How many these are."""
+
+    def add_bytes(self, part: bytes) -> str:
+        """Add bytes, and return where they begin."""
+        at = self.size
+        self.parts.append(part)
+        self.size += len(part)
+        return str(at)
+
+    def add_parts(self, name: str, parts: Sequence[bytes | None]) -> None:
+        """Add several, and the two columns `<name>_ats` and `<name>_sizes`."""
+        self.columns[f"{name}_ats"] = number_array([p if p is None else self.add_bytes(p) for p in parts])
+        self.columns[f"{name}_sizes"] = number_array([p if p is None else str(len(p)) for p in parts])
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters that send it alone."""
+        return {**self.columns, "bytes": b"".join(self.parts)}
+
+
+def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
+    """Return the parameters that send several rows, which have the same columns."""
+    params: dict[str, Any] = {
+        name: text_array([row.columns[name] for row in rows]) for name in rows[0].columns
+    }
+    params["base"] = number_array([str(base) for base in accumulate([0, *(row.size for row in rows[:-1])])])
+    params["bytes"] = b"".join([part for row in rows for part in row.parts])
+    return params
+
+
+def checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
+    """Return a checkpoint with the values it sends; of these only the segments that are not known to be stored."""
+    sent = SentRow(
+        {
+            "thread": row.thread_id,
+            "ns": row.checkpoint_ns,
+            "id": row.checkpoint_id,
+            "derived_ulid": row.derived_ulid.hex if row.derived_ulid is not None else None,
+            "parent": row.parent_checkpoint_id,
+            "root": row.root_checkpoint_id,
+            "run_id": row.run_id,
+            "format": str(row.format),
+            "type": row.checkpoint[0],
+            "metadata_type": row.metadata[0],
+            "metadata_index": json.dumps(row.metadata_index),
+            "value_channels": text_array(list(row.versions)),
+            "value_versions": text_array(list(row.versions.values())),
+            "delta_channels": text_array(row.delta_channels),
+            "kept": text_array(list(row.kept)),
+            "kept_versions": text_array(list(row.kept.values())),
+        }
+    )
+    for name, data in (("checkpoint_size", row.checkpoint[1]), ("metadata_size", row.metadata[1])):
+        sent.add_bytes(data)
+        sent.columns[name] = str(len(data))
+    add_values(sent, row.values, row.versions, known)
+    return sent
+
+
+def add_values(
+    sent: SentRow, values: Mapping[str, EncodedValue], versions: Mapping[str, str | None], known: set[bytes]
+) -> None:
+    """Add values to a row, and their segments as far as they are not known to be stored."""
+    segments, needed = plan_segments(values.values(), known)
+    sent.columns |= {
+        "channels": text_array(list(values)),
+        "versions": text_array([versions[channel] for channel in values]),
+        "types": text_array([value.kind for value in values.values()]),
+        "hashes_at": sent.add_bytes(b"".join(segments)),
+        "needed_at": sent.add_bytes(b"".join(needed)),
+        "needed": str(len(needed)),
+    }
+    sent.add_parts("data", [value.data for value in values.values()])
+    sent.add_parts(
+        "entries", [v.entries if v.entries is None else b"".join(v.entries) for v in values.values()]
+    )
+    sent.add_parts("segment", list(segments.values()))
+
+
+def fold_row(thread_id: str, fold: Fold) -> SentRow:
+    """Return what is to be stored at a checkpoint."""
+    sent = SentRow({"thread": thread_id, "ns": fold.checkpoint_ns, "id": fold.checkpoint_id})
+    add_values(sent, fold.values, fold.versions, known=set())
+    return sent
+
+
+def writes_row(
+    ref: CheckpointRef, checkpoint_id: str, writes: Sequence[WriteRow], task_id: str, task_path: str
+) -> SentRow:
+    """Return the writes of a task."""
+    sent = SentRow(
+        {
+            "thread": ref.thread_id,
+            "ns": ref.namespace,
+            "id": checkpoint_id,
+            "task_id": task_id,
+            "task_path": task_path,
+            "indexes": number_array([str(write.idx) for write in writes]),
+            "channels": text_array([write.channel for write in writes]),
+            "types": text_array([write.type for write in writes]),
+        }
+    )
+    sent.add_parts("value", [write.value for write in writes])
+    return sent
+
+
+# --- arrays as Postgres reads them ---
+
+
+def text_array(texts: Sequence[str | None]) -> str:
+    """Write an array of texts.
+
+    Raises:
+        ValueError: One has a NUL, which no text in Postgres can.
+    """
+    if not texts:
+        return "{}"
+    if None in texts:
+        return "{" + ",".join("NULL" if text is None else text_array([text])[1:-1] for text in texts) + "}"
+    joined = "\0".join(cast("Sequence[str]", texts))
+    if joined.count("\0") >= len(texts):
+        raise ValueError(f"a NUL character cannot be stored in Postgres: {joined!r:.200}")
+    escaped = joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{escaped}"}}'
+
+
+def number_array(numbers: Sequence[str | None]) -> str:
+    """Write an array of numbers, each of which is text already."""
+    return "{" + ",".join([number or "NULL" for number in numbers]) + "}"
