@@ -245,7 +245,7 @@ PUT_CHECKPOINTS = RowsStatement(
         OFFSET 0
     ) AS found
     CROSS JOIN LATERAL (
-        SELECT absent || inside AS missing, CASE
+        SELECT CASE WHEN absent <> '{{}}' THEN absent ELSE inside END AS missing, CASE
             WHEN absent <> '{{}}' THEN 'values missing'
             WHEN lacking <> '{{}}' THEN 'segments missing'
             WHEN inside IS NOT NULL THEN 'values in parent'

@@ -172,6 +172,84 @@ async def test_a_batch_is_bounded(
     assert 1 < max(count for (count,) in large) <= 5
 
 
+ODD_TEXTS = [
+    "plain",
+    "",
+    "NULL",
+    "null",
+    '"',
+    "\\",
+    "{a,b}",
+    '{"x"}',
+    "a,b",
+    " ",
+    "\n",
+    "'",
+    "\\x41",
+    "ü\U0001f600",
+    "%s",
+]
+STORED = """
+SELECT to_jsonb(t) - 'created_at' - 'stored_at' - 'ulid' FROM {schema}.{table} t
+WHERE thread_id LIKE 'thread %' ORDER BY 1
+"""
+
+
+def many_puts(rng: random.Random, thread_id: str) -> list[tuple[str, tuple[Any, ...]]]:
+    """Calls on a thread, one after the other: values large and small, known and new, channels of every name."""
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    words = [str(rng.random()) for _ in range(400)]
+    values: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    parent: str | None = None
+    for step in range(6):
+        changed = {}
+        for name in rng.sample(ODD_TEXTS, 5):
+            words = [*words, str(rng.random())]
+            values[f"channel {name}"] = rng.choice([words, name, {"a": name * 300}, rng.randbytes(600), None])
+            changed[f"channel {name}"] = f"{step + 1:032}.{name}"
+        versions |= changed
+        made = checkpoint({})
+        made["channel_values"] = {c: v for c, v in values.items() if rng.random() < 0.9}
+        made["channel_versions"] = dict(versions)
+        metadata = {"source": "loop", "step": step, "parents": {}, "odd": rng.choice(ODD_TEXTS)}
+        ns = rng.choice(["", "", "child:1"])
+        calls.append(("put", (config(thread_id, parent, ns), made, metadata, changed)))
+        writes = [(f"channel {name}", rng.choice([name, words])) for name in rng.sample(ODD_TEXTS, 3)]
+        special = [("__interrupt__", (rng.choice(ODD_TEXTS),))]
+        calls += [
+            ("put_writes", (config(thread_id, made["id"], ns), written, f"task {n}", rng.choice(ODD_TEXTS)))
+            for n, written in enumerate([writes, special, special])
+        ]
+        parent = made["id"]
+    return calls
+
+
+async def test_a_batch_stores_what_each_would_store_alone(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    rng = random.Random(11)
+    names = [f"thread {number} {odd}" for number in range(2) for odd in ODD_TEXTS]
+    scripts = [many_puts(rng, name) for name in names]
+    stored = []
+    for schema, is_grouped in (("alone", False), ("together", True)):
+        saver = DurableSaver.from_conn_string(conninfo, schema=schema, group_commit=is_grouped)
+
+        async def play(script: Sequence[Any], saver: DurableSaver = saver) -> None:
+            for name, args in script:
+                await drive(saver, name, *args)
+
+        async with saver:
+            await saver.asetup()
+            await asyncio.gather(*(play(script) for script in scripts))
+            assert saver.metrics().largest_batch > 10 or not is_grouped
+        tables = ["checkpoints", "writes", "channel_values", "segments"]
+        stored.append([observer.rows(STORED.format(schema=schema, table=table)) for table in tables])
+    alone, together = stored
+    assert all(len(rows) > 40 for rows in alone)
+    assert together == alone
+
+
 # --- one after the other ---
 
 
