@@ -50,7 +50,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(len(planned[0]))
         return planned
 
-    monkeypatch.setattr("langgraph_durable._checkpoints.plan_segments", plan)
+    monkeypatch.setattr("langgraph_durable._columns.plan_segments", plan)
     return numbers
 
 
