@@ -38,7 +38,8 @@ from psycopg_pool import PoolTimeout, TooManyRequests
 
 from langgraph_durable._columns import SentRow, gather, text_array
 from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
-from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Groups, Write
+from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Write
+from langgraph_durable._group_waiting import Groups
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._statements import (
     LOCK_THREADS_SHARED,

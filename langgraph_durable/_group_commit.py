@@ -21,7 +21,7 @@ A commit waits for the disk, and a round trip for the network, however little th
 Who is cancelled leaves: out of the queue, or, once its batch is under way, alone; what others wait for goes on. When
 nobody waits for a batch any more it is cancelled too.
 
-In threads, the first caller of a batch leads it: it runs it while the others sleep. On an event loop a task does.
+How callers wait is in _group_waiting.py: threads sleep, and one of them runs the batch; on an event loop a task does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from langgraph_durable._columns import SentRow
 from langgraph_durable._metrics import Metrics
@@ -50,7 +49,7 @@ MOST_ROWS = 128
 MOST_BYTES = 4 << 20
 LOCK_TIMEOUT = 0.1
 """Seconds that a batch waits for one lock before it breaks up."""
-_PATIENCE = 0.1
+PATIENCE = 0.1
 """Seconds after which a writer that goes on counts as free."""
 
 
@@ -58,7 +57,7 @@ class BatchRefused(Exception):
     """A batch failed for what is in it, not for its connection: its writes are to go alone."""
 
 
-class _State(Enum):
+class State(Enum):
     WAITING = auto()  # in the queue
     UNDER_WAY = auto()  # in a batch that runs
     LEADING = auto()  # to run its batch, or running it
@@ -77,18 +76,18 @@ class Write:
     row: SentRow
     locks: bool
     """Whether it takes the thread's lock, shared, in a statement of its own before it."""
-    state: _State = _State.WAITING
+    state: State = State.WAITING
     gone: bool = False
     """Whether nobody waits for it any more."""
     answer: list[Row] = field(default_factory=list)
     error: Exception | None = None
-    batch: _Batch | None = None
+    batch: Batch | None = None
     wakeup: Any = None
     """What its caller sleeps on."""
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
+class Batch:
     """Writes that go out together."""
 
     writes: list[Write]
@@ -128,11 +127,11 @@ class GroupCommit(ABC):
             if self._free and write.thread_id not in self._busy:
                 self._free -= 1
                 self._busy.add(write.thread_id)
-                write.state = _State.ALONE
+                write.state = State.ALONE
             else:
                 self._prepare(write)
                 self._waiting.append(write)
-        if write.state is _State.ALONE:
+        if write.state is State.ALONE:
             try:
                 return await write.db.write_alone(write)
             finally:
@@ -146,19 +145,19 @@ class GroupCommit(ABC):
     async def _follow(self, write: Write) -> list[Row]:
         while True:
             await self._sleep(write)
-            if write.state is _State.LEADING:
+            if write.state is State.LEADING:
                 assert write.batch is not None  # noqa: S101 (set with the state)
                 await self._lead(write.batch)
-            elif write.state is _State.ALONE:
+            elif write.state is State.ALONE:
                 answer = await write.db.write_alone(write)
                 self._pass_on(write)
                 return answer
-            elif write.state is _State.DONE:
+            elif write.state is State.DONE:
                 if write.error is not None:
                     raise write.error
                 return write.answer
 
-    async def _lead(self, batch: _Batch) -> None:
+    async def _lead(self, batch: Batch) -> None:
         """Run a batch and tell its callers."""
         writes = batch.writes
         try:
@@ -181,9 +180,9 @@ class GroupCommit(ABC):
                 write.answer = answer
             self._tell(batch)
 
-    def _tell(self, batch: _Batch) -> None:
+    def _tell(self, batch: Batch) -> None:
         for write in batch.writes:
-            write.state = _State.DONE
+            write.state = State.DONE
         self._end(batch.writes)
         for write in batch.writes:
             self._wake(write)
@@ -209,14 +208,14 @@ class GroupCommit(ABC):
         else:
             self._free += 1
 
-    def _form_batches(self) -> Iterator[_Batch]:
+    def _form_batches(self) -> Iterator[Batch]:
         while self._free and (writes := self._take()):
             self._free -= 1
             self._busy.update(write.thread_id for write in writes)
             self._metrics.add_batch(len(writes))
-            batch = _Batch(writes)
+            batch = Batch(writes)
             for write in writes:
-                write.state, write.batch = _State.UNDER_WAY, batch
+                write.state, write.batch = State.UNDER_WAY, batch
             yield batch
 
     def _take(self) -> list[Write]:
@@ -236,20 +235,20 @@ class GroupCommit(ABC):
 
     # --- what does not go as it should ---
 
-    def _break_up(self, batch: _Batch) -> None:
+    def _break_up(self, batch: Batch) -> None:
         """Let the writes of a batch go alone, each thread's in their order, and give its writer back."""
         first: list[Write] = []
         with self._lock:
             self._busy.difference_update(write.thread_id for write in batch.writes)
             for write in batch.writes:
                 if write.gone:
-                    write.state = _State.DONE
+                    write.state = State.DONE
                 elif write.thread_id in self._busy:
-                    write.state = _State.NEXT
+                    write.state = State.NEXT
                     self._broken.setdefault(write.thread_id, deque()).append(write)
                 else:
                     self._busy.add(write.thread_id)
-                    write.state = _State.ALONE
+                    write.state = State.ALONE
                     first.append(write)
             self._free_writer()
             started = list(self._form_batches())
@@ -261,16 +260,16 @@ class GroupCommit(ABC):
     def _pass_on(self, write: Write) -> None:
         """Let the next of a thread go alone, or free the thread if it was the last."""
         following: Write | None = None
-        started: list[_Batch] = []
+        started: list[Batch] = []
         with self._lock:
-            write.state = _State.DONE
+            write.state = State.DONE
             others = self._broken.get(write.thread_id, deque())
             while others and following is None:
                 following = others.popleft()
                 if following.gone:
                     following = None
             if following is not None:
-                following.state = _State.ALONE
+                following.state = State.ALONE
             else:
                 self._broken.pop(write.thread_id, None)
                 self._busy.discard(write.thread_id)
@@ -285,20 +284,20 @@ class GroupCommit(ABC):
         with self._lock:
             write.gone = True
             state, batch = write.state, write.batch
-            if state is _State.WAITING:
+            if state is State.WAITING:
                 self._waiting.remove(write)
-                write.state = _State.DONE
-        if state is _State.ALONE:
+                write.state = State.DONE
+        if state is State.ALONE:
             self._pass_on(write)
-        elif state is _State.LEADING and batch is not None:
+        elif state is State.LEADING and batch is not None:
             self._break_up(batch)
-        elif state is _State.UNDER_WAY and batch is not None and all(w.gone for w in batch.writes):
+        elif state is State.UNDER_WAY and batch is not None and all(w.gone for w in batch.writes):
             await self._cancel(batch)
 
     def _add_writer(self) -> None:
         """Let others go, if no writer has ended for long."""
         with self._lock:
-            if not self._waiting or self._free or time.monotonic() - self._moved < _PATIENCE:
+            if not self._waiting or self._free or time.monotonic() - self._moved < PATIENCE:
                 return
             self._moved = time.monotonic()
             self._extra += 1
@@ -325,98 +324,9 @@ class GroupCommit(ABC):
         """Wake the caller of a write."""
 
     @abstractmethod
-    def _start(self, batch: _Batch) -> None:
+    def _start(self, batch: Batch) -> None:
         """Have a batch run."""
 
     @abstractmethod
-    async def _cancel(self, batch: _Batch) -> None:
+    async def _cancel(self, batch: Batch) -> None:
         """End a batch that nobody waits for."""
-
-
-class BlockingGroup(GroupCommit):
-    """The group of the threads of a process: the first caller of a batch leads it."""
-
-    def _prepare(self, write: Write) -> None:
-        write.wakeup = threading.Event()
-
-    async def _sleep(self, write: Write) -> None:
-        while not write.wakeup.wait(_PATIENCE):
-            self._add_writer()
-        write.wakeup.clear()
-
-    def _wake(self, write: Write) -> None:
-        write.wakeup.set()
-
-    def _start(self, batch: _Batch) -> None:
-        with self._lock:
-            leader = next((write for write in batch.writes if not write.gone), None)
-            if leader is not None:
-                leader.state = _State.LEADING
-        if leader is not None:
-            self._wake(leader)
-        else:  # all were interrupted
-            self._break_up(batch)
-
-    async def _cancel(self, batch: _Batch) -> None:
-        """A thread cannot be cancelled, and a batch's leader is one of its callers."""
-
-
-class AsyncGroup(GroupCommit):
-    """The group of one event loop: a task runs a batch."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics)
-        self._timer: asyncio.TimerHandle | None = None
-
-    def _prepare(self, write: Write) -> None:
-        loop = asyncio.get_running_loop()
-        write.wakeup = loop.create_future()
-        if self._timer is None:
-            self._timer = loop.call_later(_PATIENCE, self._check)
-
-    def _check(self) -> None:
-        self._timer = None
-        if self._waiting:
-            self._add_writer()
-            self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._check)
-
-    async def _sleep(self, write: Write) -> None:
-        await write.wakeup
-        write.wakeup = asyncio.get_running_loop().create_future()
-
-    def _wake(self, write: Write) -> None:
-        if not write.wakeup.done():
-            write.wakeup.set_result(None)
-
-    def _start(self, batch: _Batch) -> None:
-        batch.task = asyncio.get_running_loop().create_task(self._lead(batch))
-
-    async def _cancel(self, batch: _Batch) -> None:
-        if batch.task is not None:
-            batch.task.cancel()
-            await asyncio.wait([batch.task])
-
-
-class Groups:
-    """The groups of a saver and its clones: one for threads, and one for each event loop, as pools are."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self.blocking = BlockingGroup(metrics)
-        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroup] = WeakKeyDictionary()
-        self._making = threading.Lock()
-
-    def of_loop(self) -> AsyncGroup:
-        """Return the running event loop's group."""
-        loop = asyncio.get_running_loop()
-        if (group := self._of_loops.get(loop)) is None:
-            with self._making:  # a weak dictionary is changed in more than one step
-                group = self._of_loops[loop] = AsyncGroup(self._metrics)
-        return group
-
-    def waiting(self) -> tuple[int, int]:
-        """Return how many writes wait just now, and their bytes, about."""
-        with self._making:
-            groups = [self.blocking, *self._of_loops.values()]
-        queues = [group.waiting() for group in groups]
-        return sum(writes for writes, _ in queues), sum(size for _, size in queues)

@@ -28,7 +28,7 @@ from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
 from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
-from langgraph_durable._group_commit import Groups
+from langgraph_durable._group_waiting import Groups
 from langgraph_durable._listing import Listing
 from langgraph_durable._metrics import Metrics, measured
 from langgraph_durable._pruning import newest_survive

@@ -33,7 +33,7 @@ from langgraph_durable._connections import (
     GivenPool,
 )
 from langgraph_durable._database import SchemaCheck, run_now
-from langgraph_durable._group_commit import Groups
+from langgraph_durable._group_waiting import Groups
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
