@@ -115,9 +115,9 @@ class RowsStatement:
         names = ", ".join(columns)
         begin: LiteralString = "WITH given AS MATERIALIZED (SELECT "
         self.one = Statement("".join([begin, "1 AS number, 0 AS base, ", one, ")", *text]))
-        many = ["number, base, ", casts, " FROM unnest(%(base)s::int[], ", arrays, ")"]
-        ordinal = [" WITH ORDINALITY AS given (base, ", names, ", number))"]
-        self.many = Statement("".join([begin, *many, *ordinal, *text]))
+        given = (" WITH ORDINALITY AS given (base, ", names, ", number))")
+        rows = ("number, base, ", casts, " FROM unnest(%(base)s::int[], ", arrays, ")")
+        self.many = Statement("".join((begin, *rows, *given, *text)))
 
 
 # What a put sends besides its checkpoint: p has its rows.
