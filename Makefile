@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture check bench clean
+.PHONY: help demo test torture soak check bench clean
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -35,6 +35,10 @@ test: $(VENV)/dev.installed ## the whole test suite, on the embedded Postgres or
 
 torture: $(VENV)/dev.installed ## the whole kill matrix of the effects, a table
 	$(BIN)/python -m tests.acceptance.kill_matrix
+
+SOAK_SECONDS ?= 600
+soak: $(VENV)/dev.installed ## ten minutes of 200 graphs, cancellations, killed connections and two restarts
+	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/acceptance/test_soak.py -s
 
 check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright
 	$(BIN)/ruff format --check .

@@ -19,6 +19,7 @@ from contextlib import (
 from typing import Any
 
 from psycopg import AsyncConnection, Connection, OperationalError
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
@@ -50,6 +51,10 @@ class BlockingConnections(ABC):
         """Return what psycopg_pool has counted of the pools there are."""
         return {}
 
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the connection parameters, as far as they are known without asking."""
+        return {}
+
 
 class AsyncConnections(ABC):
     """A source of asyncio connections."""
@@ -73,6 +78,10 @@ class AsyncConnections(ABC):
         """Return what psycopg_pool has counted of the pools there are."""
         return {}
 
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the connection parameters, as far as they are known without asking."""
+        return {}
+
 
 class GivenPool(BlockingConnections):
     """A caller's blocking pool, used as it is and never closed."""
@@ -89,6 +98,10 @@ class GivenPool(BlockingConnections):
     def pool_stats(self) -> Mapping[str, int]:
         """Return what the pool has counted, also for others."""
         return self._pool.get_stats()
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the parameters that the pool was given, unless it calls for them."""
+        return conninfo_to_dict(self._pool.conninfo) if isinstance(self._pool.conninfo, str) else {}
 
 
 class GivenConnection(BlockingConnections):
@@ -117,6 +130,10 @@ class GivenConnection(BlockingConnections):
         with self._lock:  # as above
             return _is_in_transaction(self._connection)
 
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the parameters of the connection."""
+        return self._connection.info.get_parameters()
+
 
 class AsyncGivenPool(AsyncConnections):
     """A caller's asyncio pool, used as it is and never closed."""
@@ -134,6 +151,10 @@ class AsyncGivenPool(AsyncConnections):
     def pool_stats(self) -> Mapping[str, int]:
         """Return what the pool has counted, also for others."""
         return self._pool.get_stats()
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the parameters that the pool was given, unless it calls for them."""
+        return conninfo_to_dict(self._pool.conninfo) if isinstance(self._pool.conninfo, str) else {}
 
 
 class AsyncGivenConnection(AsyncConnections):
@@ -160,6 +181,10 @@ class AsyncGivenConnection(AsyncConnections):
         """Tell whether the connection is in a transaction of the caller's."""
         async with self._lock:
             return _is_in_transaction(self._connection)
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the parameters of the connection."""
+        return self._connection.info.get_parameters()
 
 
 @contextmanager

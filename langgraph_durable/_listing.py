@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._config import filter_matches
 from langgraph_durable._database import Database, run_now
+from langgraph_durable._metrics import Metrics, measured
 from langgraph_durable._rows import StoredCheckpoint
 from langgraph_durable._segment_reading import SegmentReader
 
@@ -24,12 +25,14 @@ class Listing:
         decode: Callable[[StoredCheckpoint], CheckpointTuple],
         wanted: dict[str, Any],
         limit: int | None,
+        metrics: Metrics,
     ) -> None:
         self._walk = walk
         self._reader = reader
         self._decode = decode
         self._wanted = wanted
         self._left = limit
+        self._metrics = metrics
 
     def iterate(self, db: Database) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints, over a BlockingDatabase."""
@@ -53,7 +56,11 @@ class Listing:
         # A filter may reject what the page holds; without one the limit is what is needed.
         if self._left is not None and not self._wanted:
             size = min(size, self._left)
-        return (await self._walk.next_page(db, self._reader, size))[::-1]
+        return (await self._fetch(db, size))[::-1]
+
+    @measured("list")
+    async def _fetch(self, db: Database, size: int) -> list[StoredCheckpoint]:
+        return await self._walk.next_page(db, self._reader, size)
 
     def _accept(self, stored: StoredCheckpoint) -> CheckpointTuple | None:
         if self._left == 0:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from langgraph_durable.reports import Latency
+from langgraph_durable.reports import Latency, SaverMetrics
+
+if TYPE_CHECKING:
+    from langgraph_durable._connections import AsyncConnections, BlockingConnections
+    from langgraph_durable._group_commit import Groups
+    from langgraph_durable._segment_cache import SegmentCache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,6 +32,8 @@ class Metrics:
         self.largest_batch = 0
         self.broken_batches = 0
         self.retries = 0
+        self.tracing: Callable[[str], AbstractContextManager[object]] | None = None
+        """What each operation runs inside of, given its name; None unless `langgraph_durable.otel` was asked for."""
 
     def add_latency(self, operation: str, seconds: float) -> None:
         """Count a call that ended."""
@@ -61,6 +70,45 @@ class Metrics:
             }
 
 
+class MetricSources:
+    """All that a saver's metrics are read from. It knows no saver, so that whoever reads it keeps none alive."""
+
+    def __init__(
+        self,
+        counted: Metrics,
+        groups: Groups | None,
+        segments: SegmentCache,
+        pools: Sequence[BlockingConnections | AsyncConnections | None],
+    ) -> None:
+        self._counted = counted
+        self._groups = groups
+        self._segments = segments
+        self._pools = pools
+
+    def read(self) -> SaverMetrics:
+        """Return what was counted so far."""
+        counted = self._counted
+        waiting, waiting_bytes = self._groups.waiting() if self._groups is not None else (0, 0)
+        pools = Counter[str]()
+        for connections in self._pools:
+            pools.update(connections.pool_stats() if connections is not None else {})
+        return SaverMetrics(
+            operations=counted.latencies(),
+            batches=counted.batches,
+            batched_writes=counted.batched_writes,
+            largest_batch=counted.largest_batch,
+            broken_batches=counted.broken_batches,
+            waiting_writes=waiting,
+            waiting_bytes=waiting_bytes,
+            retries=counted.retries,
+            segment_hits=self._segments.hits,
+            segment_misses=self._segments.misses,
+            pool_requests=pools["requests_num"],
+            pool_waits=pools["requests_queued"],
+            pool_wait_seconds=pools["requests_wait_ms"] / 1000,
+        )
+
+
 class _Measured(Protocol):
     _metrics: Metrics
 
@@ -69,16 +117,22 @@ M = TypeVar("M", bound=_Measured)
 Operation = Callable[Concatenate[M, P], Coroutine[Any, Any, T]]
 
 
-def measured(operation: Operation[M, P, T]) -> Operation[M, P, T]:
-    """Count an operation's calls, and the time until they end, well or not, under its name."""
-    name = operation.__name__.lstrip("_")
+def measured(name: str) -> Callable[[Operation[M, P, T]], Operation[M, P, T]]:
+    """Count an operation's calls, and the time until they end, well or not; if asked for, trace them."""
 
-    @wraps(operation)
-    async def run(self: M, *args: P.args, **kwargs: P.kwargs) -> T:
-        began = time.perf_counter()
-        try:
-            return await operation(self, *args, **kwargs)
-        finally:
-            self._metrics.add_latency(name, time.perf_counter() - began)
+    def measure(operation: Operation[M, P, T]) -> Operation[M, P, T]:
+        @wraps(operation)
+        async def run(self: M, *args: P.args, **kwargs: P.kwargs) -> T:
+            metrics = self._metrics
+            began = time.perf_counter()
+            try:
+                if metrics.tracing is None:
+                    return await operation(self, *args, **kwargs)
+                with metrics.tracing(name):
+                    return await operation(self, *args, **kwargs)
+            finally:
+                metrics.add_latency(name, time.perf_counter() - began)
 
-    return cast("Operation[M, P, T]", run)
+        return cast("Operation[M, P, T]", run)
+
+    return measure

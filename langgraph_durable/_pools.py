@@ -145,6 +145,9 @@ class _BlockingOwnPool(BlockingConnections):
     def pool_stats(self) -> Mapping[str, int]:
         return self._pool.get_stats() if self._pool is not None else {}
 
+    def parameters(self) -> Mapping[str, Any]:
+        return conninfo_to_dict(self._pools.conninfo)
+
     def _connect_first(self) -> Connection[Any]:
         tried = self._pools.conninfo
         try:
@@ -209,6 +212,9 @@ class _AsyncOwnPools(AsyncConnections):
         for own in list(self._by_loop.values()):
             total.update(own.pool.get_stats())
         return total
+
+    def parameters(self) -> Mapping[str, Any]:
+        return conninfo_to_dict(self._pools.conninfo)
 
     def _make_own(self, inherited: _LoopPool | None) -> _LoopPool:
         if inherited is not None:

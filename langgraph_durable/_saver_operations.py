@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -22,7 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from ulid import ULID
 
-from langgraph_durable import _checkpoints, _codec, _config, _effects_ops, _history, _retention
+from langgraph_durable import _checkpoints, _codec, _config, _effects_ops, _history, _retention, schema
 from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._compaction import GetState, fold_checkpoint, graph_has
 from langgraph_durable._config import Policy
@@ -30,7 +29,7 @@ from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
 from langgraph_durable._group_waiting import Groups
 from langgraph_durable._listing import Listing
-from langgraph_durable._metrics import Metrics, measured
+from langgraph_durable._metrics import Metrics, MetricSources, measured
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._segment_cache import SegmentCache
@@ -85,6 +84,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _stored: StoredCheckpoints
     _groups: Groups | None
     _metrics: Metrics
+    _metric_sources: MetricSources
     _shared: dict[str, Any]
     """What a saver and its copies have in common: the effect log."""
 
@@ -115,7 +115,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
             self._metrics,
         )
 
-    @measured
+    @measured("setup")
+    async def _set_up(self, db: Database, *, verify_only: bool) -> None:
+        await (schema.verify(db) if verify_only else schema.set_up(db))
+
+    @measured("put")
     async def _put(
         self,
         db: Database,
@@ -142,7 +146,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         self._stored.note(row.thread_id, row.checkpoint_ns, row.checkpoint_id)
         return _codec.config_of(row, row.checkpoint_id)
 
-    @measured
+    @measured("put_writes")
     async def _put_writes(
         self,
         db: Database,
@@ -164,7 +168,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
                 last_wins=_codec.may_overwrite(writes),
             )
 
-    @measured
+    @measured("get_tuple")
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config), self._reader)
         if stored is None:
@@ -172,15 +176,18 @@ class SaverOperations(BaseCheckpointSaver[str]):
         self._stored.note(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
         return self._decode(stored)
 
+    @measured("get_ulid")
     async def _get_ulid(self, db: Database, config: RunnableConfig) -> str | None:
         stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config), None)
         return show_ulid(stored.ulid) if stored is not None else None
 
+    @measured("delete_thread")
     async def _erase(self, db: Database, thread_id: str, *, force: bool) -> EraseReceipt:
         return await _retention.erase_thread(
             db, _config.require_thread_id(thread_id), _new_ulid(), force=force
         )
 
+    @measured("delete_for_runs")
     async def _delete_for_runs(self, db: Database, run_ids: Sequence[str]) -> None:
         wanted = _config.require_ids(run_ids, "run_ids")
         if self._index_keys is not None and "run_id" not in self._index_keys:
@@ -191,6 +198,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         threads = await _retention.threads_of_runs(db, wanted) if wanted else []
         await self._remove_from(db, threads, _retention.keep_other_runs(wanted), dry_run=False)
 
+    @measured("prune")
     async def _prune(
         self, db: Database, thread_ids: Sequence[str], policy: Policy, dry_run: bool
     ) -> PruneReport:
@@ -204,6 +212,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             dry_run=dry_run,
         )
 
+    @measured("compact")
     async def _compact(
         self, db: Database, graph: Any, get_state: GetState, thread_ids: Sequence[str]
     ) -> PruneReport:
@@ -235,26 +244,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
         Pools of event loops that have ended are no more counted.
         """
-        counted = self._metrics
-        waiting, waiting_bytes = self._groups.waiting() if self._groups is not None else (0, 0)
-        pools = Counter[str]()
-        for connections in (self._blocking, self._asynchronous):
-            pools.update(connections.pool_stats() if connections is not None else {})
-        return SaverMetrics(
-            operations=counted.latencies(),
-            batches=counted.batches,
-            batched_writes=counted.batched_writes,
-            largest_batch=counted.largest_batch,
-            broken_batches=counted.broken_batches,
-            waiting_writes=waiting,
-            waiting_bytes=waiting_bytes,
-            retries=counted.retries,
-            segment_hits=self._segments.hits,
-            segment_misses=self._segments.misses,
-            pool_requests=pools["requests_num"],
-            pool_waits=pools["requests_queued"],
-            pool_wait_seconds=pools["requests_wait_ms"] / 1000,
-        )
+        return self._metric_sources.read()
 
     def _is_of(self, graph: Any) -> bool:
         """Tell whether a graph has this saver, or a clone of it, which shares its connections."""
@@ -281,12 +271,14 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
         return await _from_each(thread_ids, remove, dry_run=dry_run)
 
+    @measured("copy_thread")
     async def _copy_thread(self, db: Database, source: str, target: str) -> None:
         source, target = _config.require_thread_id(source), _config.require_thread_id(target)
         if source == target:
             raise InvalidConfig(f"thread {source!r} cannot be copied onto itself: choose another target")
         await _retention.copy_thread(db, source, target)
 
+    @measured("sweep")
     async def _sweep(
         self,
         db: Database,
@@ -320,11 +312,13 @@ class SaverOperations(BaseCheckpointSaver[str]):
         orphaned = await _effects_ops.count_orphans(db)
         return SweepReport(seen, pruned, removed, orphans, dry_run, expired, orphaned)
 
+    @measured("storage_stats")
     async def _storage_stats(self, db: Database, thread_id: str | None) -> StorageStats:
         return await storage_stats(
             db, _config.require_thread_id(thread_id) if thread_id is not None else None
         )
 
+    @measured("get_delta_channel_history")
     async def _get_history(
         self, db: Database, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -349,7 +343,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             _config.before_ref(before, config) if before is not None else None,
             wanted,
         )
-        return Listing(walk, self._reader, self._decode, wanted, _config.require_limit(limit))
+        return Listing(walk, self._reader, self._decode, wanted, _config.require_limit(limit), self._metrics)
 
     def _decode(self, stored: StoredCheckpoint) -> CheckpointTuple:
         return _codec.decode_checkpoint(self.serde, stored, next_version=self.get_next_version)

@@ -18,6 +18,7 @@ DEFAULT_CACHE_BYTES = 64 << 20
 
 _SEGMENT_COST = 200  # bytes, about, that an entry takes beside its segment
 _KNOWN_COST = 128
+_THREAD_COST = 512
 
 
 class SegmentCache:
@@ -77,16 +78,23 @@ class SegmentCache:
     def note(self, thread_id: str, hashes: Iterable[bytes]) -> None:
         """Remember that segments are stored in a thread."""
         with self._lock:
-            known = self._known.setdefault(thread_id, set())
-            before = len(known)
+            known = self._known.pop(thread_id, set())
+            self._known_left += _cost(known)
             known.update(hashes)
-            self._known_left -= (len(known) - before) * _KNOWN_COST
-            self._known.move_to_end(thread_id)
-            while self._known_left < 0 and self._known:
+            if not known:
+                return
+            self._known[thread_id] = known
+            self._known_left -= _cost(known)
+            while self._known_left < 0:
                 _, dropped = self._known.popitem(last=False)
-                self._known_left += len(dropped) * _KNOWN_COST
+                self._known_left += _cost(dropped)
 
     def forget(self, thread_id: str) -> None:
         """Know of no segment that it is stored in a thread: some were deleted."""
         with self._lock:
-            self._known_left += len(self._known.pop(thread_id, ())) * _KNOWN_COST
+            self._known_left += _cost(self._known.pop(thread_id, set()))
+
+
+def _cost(known: set[bytes]) -> int:
+    """Bytes, about, that a thread's hashes take; none if it has none, and so no entry."""
+    return _THREAD_COST + len(known) * _KNOWN_COST if known else 0

@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable import _config
 from langgraph_durable import _reading_statements as sql
 from langgraph_durable._database import Database, run_now
+from langgraph_durable._metrics import Metrics, measured
 from langgraph_durable._timeline_entries import Step, TimelineReader, Told, assemble_steps
 from langgraph_durable.timeline import TimelineEntry
 
@@ -35,7 +36,8 @@ class _Held(NamedTuple):
 class Timeline:
     """One reading of a thread's audit trail, oldest first, once; in pages, between which it holds no connection."""
 
-    def __init__(self, serde: SerializerProtocol, thread_id: str) -> None:
+    def __init__(self, serde: SerializerProtocol, thread_id: str, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._thread_id = _config.require_thread_id(thread_id)
         self._reader = TimelineReader(serde, self._thread_id)
         self._ended = False
@@ -57,6 +59,7 @@ class Timeline:
             for entry in await self._next_page(db):
                 yield entry
 
+    @measured("timeline")
     async def _next_page(self, db: Database) -> list[TimelineEntry]:
         params = {"thread_id": self._thread_id, "after": self._steps_after, "size": _STEPS}
         steps = assemble_steps(await db.fetch(sql.LIST_STEPS, params))

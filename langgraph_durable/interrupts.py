@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable import _codec, _config
 from langgraph_durable import _reading_statements as sql
 from langgraph_durable._database import Database, Row, run_now
+from langgraph_durable._metrics import measured
 from langgraph_durable._ulids import parse_ulid, show_ulid
 from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig
 
@@ -93,6 +94,7 @@ class _Inbox:
         if not isinstance(saver, DurableSaver):
             raise InvalidConfig(f"pending_interrupts needs a DurableSaver, got {type(saver).__name__}")
         self._serde = saver.serde
+        self._metrics = saver._metrics
         self._statement = sql.LIST_WAITING if thread_id is None else sql.LIST_WAITING_IN_THREAD
         self._thread_id = _config.require_thread_id(thread_id) if thread_id is not None else None
         self._after = _config.require_text(after, "after")
@@ -112,6 +114,10 @@ class _Inbox:
         size = _PAGE if self._left is None else min(_PAGE, self._left)
         if self._ended or size == 0:
             return []
+        return await self._fetch(db, size)
+
+    @measured("pending_interrupts")
+    async def _fetch(self, db: Database, size: int) -> list[PendingInterrupt]:
         params = {"after": self._after, "size": size, "thread_id": self._thread_id}
         rows = sorted(await db.fetch(self._statement, params), key=_place)
         threads = [_Questions(self._serde, list(of_thread)) for _, of_thread in groupby(rows, lambda r: r[0])]

@@ -144,7 +144,10 @@ class SaverMetrics:
     """What a saver and its clones have counted in this process since it was made."""
 
     operations: Mapping[str, Latency]
-    """Of put, put_writes and get_tuple, sync and async together."""
+    """By the sync method's name, sync and async together; of what is fetched in pages, each page is a call.
+
+    `erase` is counted as delete_thread, and `get` as get_tuple.
+    """
     batches: int
     """Times that writes which waited at the same time went out together; a write that did not wait is in none."""
     batched_writes: int

@@ -34,7 +34,7 @@ from langgraph_durable._connections import (
 )
 from langgraph_durable._database import SchemaCheck, run_now
 from langgraph_durable._group_waiting import Groups
-from langgraph_durable._metrics import Metrics
+from langgraph_durable._metrics import Metrics, MetricSources
 from langgraph_durable._pools import OwnPools
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
 from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
@@ -187,6 +187,9 @@ class DurableSaver(SaverOperations):
         self._stored = StoredCheckpoints()
         self._metrics = Metrics()
         self._groups = Groups(self._metrics) if group_commit else None
+        self._metric_sources = MetricSources(
+            self._metrics, self._groups, self._segments, (self._blocking, self._asynchronous)
+        )
         self._shared: dict[str, Any] = {}
         self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
 
@@ -227,11 +230,11 @@ class DurableSaver(SaverOperations):
         Raises:
             SchemaOutOfDate: The tables are newer than this package, or, with `verify_only`, not current.
         """
-        run_now(_schema.verify(self._db) if verify_only else _schema.set_up(self._db))
+        run_now(self._set_up(self._db, verify_only=verify_only))
 
     async def asetup(self, *, verify_only: bool = False) -> None:
         """Create or migrate the tables; see `setup`."""
-        await (_schema.verify(self._adb) if verify_only else _schema.set_up(self._adb))
+        await self._set_up(self._adb, verify_only=verify_only)
 
     # --- put ---
 
@@ -384,11 +387,11 @@ class DurableSaver(SaverOperations):
         Raises:
             InvalidConfig: `thread_id` cannot be used.
         """
-        return Timeline(self.serde, thread_id).iterate(self._db)
+        return Timeline(self.serde, thread_id, self._metrics).iterate(self._db)
 
     def atimeline(self, thread_id: str) -> AsyncIterator[TimelineEntry]:
         """Iterate over what happened in a thread, oldest first; see `timeline`."""
-        return Timeline(self.serde, thread_id).aiterate(self._adb)
+        return Timeline(self.serde, thread_id, self._metrics).aiterate(self._adb)
 
     # --- delete ---
 

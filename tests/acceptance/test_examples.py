@@ -46,6 +46,12 @@ SHOWN = {
         "run again, the agent says: Done: charged INV-7.",
         "charges: 1",
     ],
+    "telemetry": [
+        "put, in the trace of request: ok",
+        "put_writes, in the trace of request: ok",
+        "get_tuple, in the trace of nobody: InvalidConfig",
+        "puts: 6",
+    ],
     "transaction": [
         "run again: 12A is Ann's",
         "and anew: found done: 12A is Ann's",

@@ -34,7 +34,9 @@ def test_the_readmes_code_runs(empty_conninfo: str, tmp_path: Path) -> None:
     assert phases == "['step', 'ended']"  # all that compaction has left
 
 
-@pytest.mark.parametrize("command", ["make demo", "make test", "make check", "make bench", "make help"])
+@pytest.mark.parametrize(
+    "command", ["make demo", "make test", "make check", "make bench", "make soak", "make help"]
+)
 def test_the_commands_exist(command: str) -> None:
     target = command.removeprefix("make ")
     assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)

@@ -171,7 +171,7 @@ def test_clones_share_the_cache_and_its_bound_holds(conninfo: str) -> None:
 
 
 def test_known_hashes_are_bounded_too() -> None:
-    cache = SegmentCache(4 * 128 * 100)
+    cache = SegmentCache(4 * 3 * (512 + 30 * 128))
     for thread in range(10):
         cache.note(f"t{thread}", [bytes([thread, n]) for n in range(30)])
     assert [len(cache.known(f"t{thread}")) for thread in range(10)] == [0] * 7 + [30] * 3
@@ -179,10 +179,13 @@ def test_known_hashes_are_bounded_too() -> None:
     assert len(cache.known("t7")) == 30, "what is returned is the caller's own"
     cache.forget("t7")
     cache.forget("unknown")
-    cache.note("t0", [bytes([n]) for n in range(40)])
-    assert [len(cache.known(f"t{thread}")) for thread in (0, 7, 8, 9)] == [40, 0, 30, 30]
+    cache.note("t0", [bytes([n]) for n in range(30)])
+    assert [len(cache.known(f"t{thread}")) for thread in (0, 7, 8, 9)] == [30, 0, 30, 30]
     cache.note("t1", [bytes([1, n]) for n in range(200)])
     assert not any(cache.known(f"t{thread}") for thread in range(10)), "one alone that is too much"
+    for thread in range(1000):
+        cache.note(f"t{thread}", [])
+    assert not cache._known, "a thread without segments takes nothing"
 
 
 def test_the_cache_is_safe_across_threads() -> None:
@@ -211,7 +214,7 @@ def test_the_cache_is_safe_across_threads() -> None:
         thread.join()
     assert not failures
     assert cache._left == 75_000 - sum(len(data) + 200 for data in cache._segments.values())
-    assert cache._known_left == 25_000 - 128 * sum(map(len, cache._known.values()))
+    assert cache._known_left == 25_000 - sum(512 + 128 * len(known) for known in cache._known.values())
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "64 MB"])
