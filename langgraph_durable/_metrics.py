@@ -14,7 +14,7 @@ from langgraph_durable.reports import Latency, SaverMetrics
 
 if TYPE_CHECKING:
     from langgraph_durable._connections import AsyncConnections, BlockingConnections
-    from langgraph_durable._group_commit import Groups
+    from langgraph_durable._group_waiting import Groups
     from langgraph_durable._segment_cache import SegmentCache
 
 P = ParamSpec("P")

@@ -181,7 +181,7 @@ def test_a_long_walk_holds_one_page_in_memory(saver: DurableSaver, conninfo: str
                 value_channels, ARRAY[value_versions[1] || '-' || i], NULL
             FROM langgraph_durable.checkpoints, generate_series(1, 10000) i""")
         connection.execute("ANALYZE langgraph_durable.checkpoints, langgraph_durable.channel_values")
-    saver._decode = lambda stored: saver_decode(stored)  # type: ignore[method-assign]
+    saver._decode = lambda stored, serde=None: saver_decode(stored)  # type: ignore[method-assign]
 
     def saver_decode(stored: Any) -> Any:
         stored.checkpoint_id = checkpoint["id"]
