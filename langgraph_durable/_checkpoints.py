@@ -8,10 +8,16 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from langgraph_durable import _statements as sql
+from langgraph_durable import _get_statements as sql
 from langgraph_durable._columns import checkpoint_row, writes_row
 from langgraph_durable._config import CheckpointRef, indexable
 from langgraph_durable._database import Database, Params, Row
+from langgraph_durable._put_statements import (
+    GET_INSIDE,
+    PUT_CHECKPOINTS,
+    PUT_WRITES_FIRST_WINS,
+    PUT_WRITES_LAST_WINS,
+)
 from langgraph_durable._rows import (
     CheckpointRow,
     StoredCheckpoint,
@@ -52,9 +58,7 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
     known = cache.known(row.thread_id)
     while True:
         sent = checkpoint_row(row, known)
-        [(_, verdict, missing, lacking)] = await db.write(
-            row.thread_id, sql.PUT_CHECKPOINTS, sent, locks=True
-        )
+        [(_, verdict, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent, locks=True)
         if verdict == "fine":
             for value in row.values.values():
                 cache.add(value.leaves)
@@ -67,7 +71,7 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
             known.difference_update(lacking)
         elif verdict == "values in parent":
             key = {"thread": row.thread_id, "ns": row.checkpoint_ns, "id": row.parent_checkpoint_id}
-            inside = await db.fetch(sql.GET_INSIDE, key)
+            inside = await db.fetch(GET_INSIDE, key)
             row.send_kept((inside[0][0], inside[0][1]) if inside and inside[0][0] else None, missing)
         else:
             raise _refusal(verdict, row)
@@ -101,7 +105,7 @@ async def put_writes(
 
     Round trips: 1. Transaction: its own, or a group's.
     """
-    statement = sql.PUT_WRITES_LAST_WINS if last_wins else sql.PUT_WRITES_FIRST_WINS
+    statement = PUT_WRITES_LAST_WINS if last_wins else PUT_WRITES_FIRST_WINS
     sent = writes_row(ref, checkpoint_id, writes, task_id, task_path)
     await db.write(ref.thread_id, statement, sent, locks=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from langgraph_durable import _statements as sql
+from langgraph_durable import _get_statements as sql
 from langgraph_durable._checkpoints import resolve_checkpoint_id, stored_value
 from langgraph_durable._config import CheckpointRef
 from langgraph_durable._database import Database, Row

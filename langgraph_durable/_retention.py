@@ -10,13 +10,15 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from langgraph_durable import _statements as sql
+from langgraph_durable import _retention_statements as sql
 from langgraph_durable._checkpoints import assemble_page, segmented_values
 from langgraph_durable._columns import fold_row, text_array
 from langgraph_durable._database import Call, Database, Row, Session
+from langgraph_durable._get_statements import GET_BY_ID
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
 from langgraph_durable._rows import Fold
 from langgraph_durable._segment_reading import SegmentReader, fill_values
+from langgraph_durable._statements import LOCK_THREAD, LOCK_THREADS_SHARED
 from langgraph_durable._ulids import derive_ulid, show_ulid
 from langgraph_durable.errors import EffectUnresolved, ThreadExists
 from langgraph_durable.reports import EraseReceipt, Removed
@@ -65,7 +67,7 @@ async def remove_checkpoints(
         for fold in folds:
             await _store_fold(session, reader, thread_id, fold)
         _, [(now,)], rows = await session.pipeline(
-            (sql.LOCK_THREAD, (thread_id,)), (sql.NOW, None), (sql.LIST_NODES, {"thread": thread_id})
+            (LOCK_THREAD, (thread_id,)), (sql.NOW, None), (sql.LIST_NODES, {"thread": thread_id})
         )
         nodes = [_node(row) for row in rows]
         plan = plan_removal(nodes, choose(nodes, now))
@@ -83,9 +85,9 @@ async def remove_checkpoints(
 
 async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, fold: Fold) -> None:
     *_, rows = await session.pipeline(
-        (sql.LOCK_THREAD, (thread_id,)),
+        (LOCK_THREAD, (thread_id,)),
         (sql.FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
-        (sql.GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
+        (GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
     )
     page = assemble_page(rows)  # nothing if it was deleted since it was read
     await fill_values(session, reader, segmented_values(page))
@@ -189,7 +191,7 @@ async def erase(
 
 def _erasure(thread_id: str, ulid: uuid.UUID, *, force: bool) -> list[Call]:
     parameters = {"thread": thread_id, "ulid": ulid, "force": force}
-    return [(sql.LOCK_THREAD, (thread_id,)), (sql.ERASE_THREAD, parameters)]
+    return [(LOCK_THREAD, (thread_id,)), (sql.ERASE_THREAD, parameters)]
 
 
 def _erased(thread_id: str, rows: Sequence[Row]) -> Removed:
@@ -210,7 +212,7 @@ async def copy_thread(db: Database, source: str, target: str) -> None:
 
     Round trips: 1. Transaction: its own.
     """
-    locks: list[Call] = [(sql.LOCK_THREADS_SHARED, ([source],)), (sql.LOCK_THREAD, (target,))]
+    locks: list[Call] = [(LOCK_THREADS_SHARED, ([source],)), (LOCK_THREAD, (target,))]
     if source > target:  # always in one order, so that two copies cannot wait for each other
         locks.reverse()
     rows = await db.pipeline(*locks, (sql.COPY_THREAD, {"source": source, "target": target}))
@@ -262,7 +264,7 @@ async def _remove_writes(db: Database, thread_id: str, keys: set[Key], *, dry_ru
 
     async def work(session: Session) -> Removed:
         thread = {"thread": thread_id}
-        _, nodes = await session.pipeline((sql.LOCK_THREAD, (thread_id,)), (sql.LIST_NODES, thread))
+        _, nodes = await session.pipeline((LOCK_THREAD, (thread_id,)), (sql.LIST_NODES, thread))
         orphaned = keys - {(ns, id_) for ns, id_, *_ in nodes}  # those whose checkpoint came since stay
         rows = await session.fetch(sql.DELETE_WRITES, thread | _columns(orphaned, "ns", "id") | none)
         removed = Removed({"writes": int(rows[0][0])}, {"writes": int(rows[0][1])})

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from langgraph_durable import _statements as sql
 from langgraph_durable._database import Database, Params, Row, Session
+from langgraph_durable._get_statements import GET_SEGMENTS
 from langgraph_durable._segment_cache import SegmentCache
 from langgraph_durable._segments import SegmentedValue, hashes_in, is_index
-from langgraph_durable._statements import Statement
+from langgraph_durable._statements import LOCK_THREADS_SHARED, Statement
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def _locked_read(
     thread_ids: Sequence[str],
 ) -> Callable[[Session], Awaitable[tuple[T, set[str]]]]:
     async def work(session: Session) -> tuple[T, set[str]]:
-        await session.fetch(sql.LOCK_THREADS_SHARED, (sorted(thread_ids),))
+        await session.fetch(LOCK_THREADS_SHARED, (sorted(thread_ids),))
         found, values = await read(session)
         return found, await fill_values(session, reader, values)
 
@@ -97,7 +97,7 @@ async def fill_values(db: Fetches, reader: SegmentReader, values: Collection[Seg
     at_hand = reader.cache.find(leaf for _, leaf in wanted)
     if lacking := [key for key in wanted if key[1] not in at_hand]:
         threads, hashes = zip(*lacking, strict=True)
-        rows = await db.fetch(sql.GET_SEGMENTS, (list(threads), list(hashes)))
+        rows = await db.fetch(GET_SEGMENTS, (list(threads), list(hashes)))
         fetched = _open_all(reader, [(leaf, data) for _, leaf, data in rows], faults)
         reader.cache.add(fetched)
         at_hand |= fetched

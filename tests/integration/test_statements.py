@@ -10,7 +10,15 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import _effect_statements, _reading_statements, _statements, _storage_statements
+from langgraph_durable import (
+    _effect_statements,
+    _get_statements,
+    _put_statements,
+    _reading_statements,
+    _retention_statements,
+    _statements,
+    _storage_statements,
+)
 from langgraph_durable._columns import SentRow, add_values, gather, text_array, writes_row
 from langgraph_durable._config import CheckpointRef
 from langgraph_durable._rows import WriteRow
@@ -19,15 +27,21 @@ from langgraph_durable._statements import RowsStatement, Statement, render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
-STATEMENTS = {
-    name: s
-    for module in (_statements, _effect_statements, _reading_statements, _storage_statements)
-    for name, s in vars(module).items()
-    if isinstance(s, Statement)
-}
-for name, s in vars(_statements).items():
-    if isinstance(s, RowsStatement):
-        STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
+STATEMENTS: dict[str, Statement] = {}
+for module in (
+    _statements,
+    _put_statements,
+    _get_statements,
+    _retention_statements,
+    _effect_statements,
+    _reading_statements,
+    _storage_statements,
+):
+    for name, s in vars(module).items():
+        if isinstance(s, Statement):
+            STATEMENTS[name] = s
+        elif isinstance(s, RowsStatement):
+            STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000

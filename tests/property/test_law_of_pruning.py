@@ -18,8 +18,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_durable import CheckpointCorrupted, DurableSaver, _pruning
-from langgraph_durable import _statements as sql
+from langgraph_durable import _retention_statements as sql
 from langgraph_durable._segments import hashes_in, is_index
+from langgraph_durable._statements import Statement
 from tests.conftest import Databases
 from tests.property.test_segments import make_tiny
 from tests.property.threads import (
@@ -413,7 +414,7 @@ def test_the_law_catches_a_prune_that_loses_one_channel(
 
 
 def test_the_law_catches_a_prune_that_leaves_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = sql.Statement("SELECT 0, 0 WHERE %(thread)s::text IS NOT NULL")
+    nothing = Statement("SELECT 0, 0 WHERE %(thread)s::text IS NOT NULL")
     monkeypatch.setattr(sql, "DELETE_SEGMENTS", nothing)
     assert_caught(world)
 
@@ -421,7 +422,7 @@ def test_the_law_catches_a_prune_that_leaves_segments(world: World, monkeypatch:
 def test_the_law_catches_a_prune_that_forgets_indexes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     text: Any = sql.DELETE_SEGMENTS.text.replace("IN ('\\x01', '\\x03')", "IS NULL")
     assert text != sql.DELETE_SEGMENTS.text
-    monkeypatch.setattr(sql, "DELETE_SEGMENTS", sql.Statement(text))
+    monkeypatch.setattr(sql, "DELETE_SEGMENTS", Statement(text))
     assert_caught(world)
 
 
