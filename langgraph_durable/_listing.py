@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._config import filter_matches
 from langgraph_durable._database import Database, run_now
+from langgraph_durable._message_copies import copying_messages
 from langgraph_durable._metrics import Metrics, measured
 from langgraph_durable._rows import StoredCheckpoint
 from langgraph_durable._segment_reading import SegmentReader
@@ -22,7 +24,8 @@ class Listing:
         self,
         walk: CheckpointWalk,
         reader: SegmentReader,
-        decode: Callable[[StoredCheckpoint], CheckpointTuple],
+        decode: Callable[[StoredCheckpoint, SerializerProtocol], CheckpointTuple],
+        serde: SerializerProtocol,
         wanted: dict[str, Any],
         limit: int | None,
         metrics: Metrics,
@@ -30,6 +33,7 @@ class Listing:
         self._walk = walk
         self._reader = reader
         self._decode = decode
+        self._serde = serde
         self._wanted = wanted
         self._left = limit
         self._metrics = metrics
@@ -56,7 +60,10 @@ class Listing:
         # A filter may reject what the page holds; without one the limit is what is needed.
         if self._left is not None and not self._wanted:
             size = min(size, self._left)
-        return (await self._fetch(db, size))[::-1]
+        page = await self._fetch(db, size)
+        if len(page) > 1:  # in one checkpoint, no message comes again
+            self._serde = copying_messages(self._serde)
+        return page[::-1]
 
     @measured("list")
     async def _fetch(self, db: Database, size: int) -> list[StoredCheckpoint]:
@@ -65,7 +72,7 @@ class Listing:
     def _accept(self, stored: StoredCheckpoint) -> CheckpointTuple | None:
         if self._left == 0:
             return None
-        found = self._decode(stored)
+        found = self._decode(stored, self._serde)
         if not filter_matches(found.metadata, self._wanted):
             return None
         if self._left is not None:

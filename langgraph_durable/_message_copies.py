@@ -8,7 +8,7 @@ takes several times as long as to copy it. A copy is what making it again would 
 - What is copied is a message that was made for this, and that nobody else ever sees.
 - Only what cannot change is shared with it. What can is copied, down to the last, and stands in one place only.
 
-The first time that a message is seen it is only remembered, since most come once when few checkpoints are read.
+The first time that a message is seen it is only remembered: it may be the last.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ Maker = Callable[[], Any]
 def copying_messages(serde: SerializerProtocol) -> SerializerProtocol:
     """Return a serializer that loads what `serde` does, for one listing.
 
-    It is another one only for LangGraph's own classes: one made from them may do more than they.
+    It is another one only for LangGraph's own classes: one made from them may do more than they. What this returned
+    may be given to it again.
     """
     if type(serde) is EncryptedSerializer:
         return EncryptedSerializer(serde.cipher, copying_messages(serde.serde))

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -31,7 +30,6 @@ from langgraph_durable._connections import AsyncConnections, BlockingConnections
 from langgraph_durable._database import AsyncDatabase, BlockingDatabase, Database, SchemaCheck
 from langgraph_durable._group_waiting import Groups
 from langgraph_durable._listing import Listing
-from langgraph_durable._message_copies import copying_messages
 from langgraph_durable._metrics import Metrics, MetricSources, measured
 from langgraph_durable._pruning import newest_survive
 from langgraph_durable._rows import Fold, StoredCheckpoint
@@ -346,8 +344,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
             _config.before_ref(before, config) if before is not None else None,
             wanted,
         )
-        decode = partial(self._decode, serde=copying_messages(self.serde))
-        return Listing(walk, self._reader, decode, wanted, _config.require_limit(limit), self._metrics)
+        limit = _config.require_limit(limit)
+        return Listing(walk, self._reader, self._decode, self.serde, wanted, limit, self._metrics)
 
     def _decode(self, stored: StoredCheckpoint, serde: SerializerProtocol | None = None) -> CheckpointTuple:
         serde = self.serde if serde is None else serde
