@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from benchmarks import effects, latency, retention, storage, throughput
+from benchmarks import effects, latency, load, retention, storage, table_size, throughput
 from benchmarks.harness import server_version, write_json
 from langgraph_durable import embedded
 
@@ -21,7 +21,7 @@ def main() -> None:
         version = server_version(server)
         print(f"Postgres {version}, fsync as the server has it; medians of interleaved rounds\n")
         print(f"{'':<52} {'ours':>9} {'peer':>9}")
-        parts = (latency, throughput, storage, retention, effects)
+        parts = (latency, throughput, load, table_size, storage, retention, effects)
         figures = [figure for part in parts for figure in asyncio.run(part.run(server))]
     write_json(figures, options.json, version)
     print(f"\nwritten: {options.json}")

@@ -16,17 +16,14 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from benchmarks.graphs import POOL_SIZE
 from langgraph_durable import DurableSaver
-
-AnySaver = BaseCheckpointSaver[Any]
-POOL_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,13 @@ class Figure:
     @property
     def ratio(self) -> float:
         return self.ours / self.peers
+
+
+def conninfo_of(peer: AsyncPostgresSaver) -> str:
+    """The database that `both_savers` made."""
+    pool: Any = peer.conn
+    conninfo: str = pool.conninfo
+    return conninfo
 
 
 @asynccontextmanager
@@ -88,9 +92,17 @@ async def compare(
     figure = Figure(
         work, unit, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs), target
     )
-    verdict = "" if target is None else f"   target {'>=' if more_is_better else '<='} {target:g}"
+    return show(figure, more_is_better=more_is_better)
+
+
+def show(figure: Figure, *, more_is_better: bool = False) -> Figure:
+    """Print a line."""
+    verdict = (
+        "" if figure.target is None else f"   target {'>=' if more_is_better else '<='} {figure.target:.4g}"
+    )
     print(
-        f"{work:<52} {figure.ours:>9.3f} {figure.peers:>9.3f} {unit:<4} ratio {figure.ratio:5.2f}{verdict}",
+        f"{figure.work:<52} {figure.ours:>9.3f} {figure.peers:>9.3f} {figure.unit:<4} "
+        f"ratio {figure.ratio:6.3f}{verdict}",
         flush=True,
     )
     return figure

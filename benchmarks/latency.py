@@ -9,7 +9,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 
-from benchmarks.harness import AnySaver, Figure, both_savers, compare, mean_ms
+from benchmarks.graphs import AnySaver
+from benchmarks.harness import Figure, both_savers, compare, mean_ms
 
 CALLS = 150
 HISTORY = 240

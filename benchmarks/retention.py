@@ -13,7 +13,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 
-from benchmarks.harness import AnySaver, Figure, both_savers, compare
+from benchmarks.graphs import AnySaver
+from benchmarks.harness import Figure, both_savers, compare
 
 TURNS = 60
 COPIED = 1000

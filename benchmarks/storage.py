@@ -26,7 +26,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from typing_extensions import TypedDict
 
-from benchmarks.harness import AnySaver, Figure, both_savers, server_version, write_json
+from benchmarks.graphs import AnySaver
+from benchmarks.harness import Figure, both_savers, server_version, show, write_json
 from langgraph_durable import embedded
 
 MESSAGE = 1100  # characters
@@ -176,16 +177,6 @@ def measure(conninfo: str, schema: str) -> tuple[int, int]:
         ).fetchone()
     assert row is not None
     return row
-
-
-def show(figure: Figure) -> Figure:
-    verdict = "" if figure.target is None else f"   target <= {figure.target:g}"
-    print(
-        f"{figure.work:<52} {figure.ours:>9.3f} {figure.peers:>9.3f} {figure.unit:<4} "
-        f"ratio {figure.ratio:6.3f}{verdict}",
-        flush=True,
-    )
-    return figure
 
 
 async def compare_costs(

@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypedDict
-from uuid import uuid4
+from typing import Any
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.graph import START, StateGraph
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
-from benchmarks.harness import POOL_SIZE, AnySaver, Figure, both_savers, compare
+from benchmarks.graphs import GRAPHS, POOL_SIZE, STEPS, AnySaver, a_thread, five_steps, run_graphs
+from benchmarks.harness import Figure, both_savers, compare, conninfo_of
 from benchmarks.latency import Thread
 
 TASKS, PUTS = 64, 12
-GRAPHS, STEPS = 200, 5
 THREADS, RUNS = 32, 2
 ROUNDS = 5
-
-
-class State(TypedDict):
-    trail: Annotated[list[str], operator.add]
-
-
-def five_steps(saver: AnySaver) -> Any:
-    """A graph of five nodes in a row, each of which adds to its state."""
-    builder = StateGraph(State)
-    names = [f"step_{number}" for number in range(STEPS)]
-    for before, name in zip([START, *names], names, strict=False):
-        builder.add_node(name, lambda _, name=name: {"trail": [name * 20]})
-        builder.add_edge(before, name)
-    return builder.compile(checkpointer=saver)
-
-
-def a_thread() -> RunnableConfig:
-    return {"configurable": {"thread_id": str(uuid4())}}
 
 
 async def put_in_tasks(saver: AnySaver) -> float:
@@ -60,16 +38,12 @@ async def put_in_tasks(saver: AnySaver) -> float:
     return rate
 
 
-async def run_graphs(saver: AnySaver) -> float:
+async def rate_of_graphs(saver: AnySaver) -> float:
     """Return the super-steps a second of 200 graphs at once."""
     graph = five_steps(saver)
     began = time.perf_counter()
-    ends = await asyncio.gather(
-        *(graph.ainvoke({"trail": []}, a_thread(), durability="sync") for _ in range(GRAPHS))
-    )
-    rate = GRAPHS * STEPS / (time.perf_counter() - began)
-    assert all(len(end["trail"]) == STEPS for end in ends)
-    return rate
+    await run_graphs(graph)
+    return GRAPHS * STEPS / (time.perf_counter() - began)
 
 
 def run_graphs_in_threads(saver: AnySaver) -> float:
@@ -125,11 +99,10 @@ async def run(server: str) -> list[Figure]:
         await rate("64 tasks that put 2 KB: puts", put_in_tasks, peer, 5)
         async with without_its_lock(peer) as unlocked:
             await rate("the same, the peer without its lock", put_in_tasks, unlocked, 3)
-        await rate("200 graphs at once: super-steps", run_graphs, peer, 2.5)
-        await rate("the same, vs InMemorySaver", run_graphs, InMemorySaver(), 0.5)
-        peer_pool: Any = peer.conn
+        await rate("200 graphs at once: super-steps", rate_of_graphs, peer, 2.5)
+        await rate("the same, vs InMemorySaver", rate_of_graphs, InMemorySaver(), 0.5)
         with ConnectionPool[Any](
-            peer_pool.conninfo,
+            conninfo_of(peer),
             min_size=POOL_SIZE,
             max_size=POOL_SIZE,
             kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},

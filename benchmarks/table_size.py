@@ -1,0 +1,99 @@
+"""A table of a million checkpoints against one of a thousand: reading a thread's latest must not notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import psycopg
+from langchain_core.runnables import RunnableConfig
+from psycopg import sql
+
+from benchmarks.graphs import STEPS, five_steps
+from benchmarks.harness import Figure, both_savers, compare, conninfo_of, mean_ms
+from langgraph_durable import DurableSaver
+from langgraph_durable._statements import GET_LATEST, render
+
+SMALL, LARGE = 1_000, 1_000_000
+EACH = STEPS + 2
+"""Checkpoints of a thread."""
+READS = 150
+TABLES = ("checkpoints", "channel_values", "writes")
+
+
+def copy_of(number: int) -> RunnableConfig:
+    return {"configurable": {"thread_id": f"copy-{number}", "checkpoint_ns": ""}}
+
+
+async def fill(saver: DurableSaver, conninfo: str, checkpoints: int) -> int:
+    """Run a graph, copy its thread on the server until there are so many checkpoints, and return the copies."""
+    config: RunnableConfig = {"configurable": {"thread_id": "origin"}}
+    await five_steps(saver).ainvoke({"trail": ["x" * 500]}, config, durability="sync")
+    copies = checkpoints // EACH
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        for name in TABLES:
+            table = sql.Identifier(saver.schema, name)
+            rows = await connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table))
+            others = [column.name for column in rows.description or () if column.name != "thread_id"]
+            await connection.execute(
+                sql.SQL(
+                    "INSERT INTO {table} (thread_id, {others}) SELECT 'copy-' || n, {others} FROM {table}, "
+                    "generate_series(1, {copies}) AS n WHERE thread_id = 'origin'"
+                ).format(table=table, others=sql.SQL(", ").join(map(sql.Identifier, others)), copies=copies)
+            )
+            await connection.execute(sql.SQL("VACUUM ANALYZE {}").format(table))
+    return copies
+
+
+def latest(saver: DurableSaver, choose: Callable[[], int]) -> Callable[[], Awaitable[float]]:
+    async def read() -> None:
+        found = await saver.aget_tuple(copy_of(choose()))
+        assert found is not None
+        assert len(found.checkpoint["channel_values"]["trail"]) == STEPS + 1
+
+    return lambda: mean_ms(read, READS)
+
+
+def indexes_used(conninfo: str, schema: str) -> set[str]:
+    """Return the indexes that a thread's latest checkpoint is read by; nothing may be read without one."""
+    query = render(GET_LATEST, schema)
+    with psycopg.connect(conninfo, options="-c plan_cache_mode=force_generic_plan") as connection:
+        connection.execute(b"PREPARE latest AS " + query.query)
+        row = connection.execute("EXPLAIN (FORMAT JSON) EXECUTE latest ('copy-1', '')").fetchone()
+    assert row is not None
+    plan = list(nodes(row[0][0]["Plan"]))
+    assert not any(node["Node Type"] == "Seq Scan" for node in plan), plan
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+async def run(server: str) -> list[Figure]:
+    """Measure, and print a line a figure."""
+    figures = []
+    async with both_savers(server) as (large, its_peer), both_savers(server) as (small, other_peer):
+        conninfo = conninfo_of(its_peer)
+        few = await fill(small, conninfo_of(other_peer), SMALL)
+        many = await fill(large, conninfo, LARGE)
+        print(f"of {LARGE} checkpoints, read by {', '.join(sorted(indexes_used(conninfo, large.schema)))}")
+        figures.append(
+            await compare(
+                f"latest of {LARGE:,} checkpoints, vs of {SMALL:,}",
+                latest(large, lambda: many // 2),
+                latest(small, lambda: few // 2),
+                target=1.2,
+            )
+        )
+        figures.append(
+            await compare(
+                "the same, each time another thread",
+                latest(large, lambda: random.randint(1, many)),
+                latest(small, lambda: random.randint(1, few)),
+            )
+        )
+    return figures
