@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -31,6 +31,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
+from typing_extensions import TypeIs
 
 from langgraph_durable._compression import compress, decompress
 from langgraph_durable._config import CheckpointRef, indexable, require_text
@@ -52,6 +53,18 @@ DEFAULT_FILTER_KEYS = ("source", "step", "run_id")
 """The metadata that stays readable in the database when the serializer encrypts."""
 
 _INLINE_CHARACTERS = 256
+
+
+def encrypts(serde: SerializerProtocol) -> TypeIs[EncryptedSerializer]:
+    """Tell whether a serializer is LangGraph's that encrypts."""
+    return _encrypts(type(serde))
+
+
+@lru_cache
+def _encrypts(kind: type[SerializerProtocol]) -> bool:
+    # Once for a class: SerializerProtocol is one that asks for each of its methods, at every isinstance.
+    return issubclass(kind, EncryptedSerializer)
+
 
 # --- checkpoints ---
 
@@ -329,7 +342,7 @@ def encode_value(serde: SerializerProtocol, hash_key: bytes | None, value: Any, 
         return EncodedValue(f"{kind}+{cipher}", data)
     kind, data = encode(serde, value, what)
     segmented = None
-    if not isinstance(serde, EncryptedSerializer):
+    if not encrypts(serde):
         segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, hash_key)
     return segmented or EncodedValue(*_pack((kind, data)))
 
@@ -346,7 +359,7 @@ def decode_value(serde: SerializerProtocol, stored: StoredValue, what: str) -> A
         raise CheckpointCorrupted(f"cannot read {what}: {stored.fault}")
     try:
         kind, _, cipher_name = stored.kind.partition(_ENCRYPTED_MARK)
-        if cipher_name and isinstance(serde, EncryptedSerializer):
+        if cipher_name and encrypts(serde):
             whole = join(stored, partial(serde.cipher.decrypt, cipher_name))
             return _decode(serde.serde, (kind, whole))
         return _decode(serde, (stored.kind, join(stored, None)))

@@ -126,14 +126,16 @@ class _BlockingOwnPool(BlockingConnections):
         self._pool: ConnectionPool[Any] | None = None
         self._pid = os.getpid()
         self._opening = threading.Lock()
+        self._attempts: dict[
+            int, threading.Event
+        ] = {}  # by process: no child waits for what its parent was doing
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     @contextmanager
     def checkout(self) -> Iterator[Connection[Any]]:
         self._pools.require_open()
-        if not self._pools.reached:
-            with self._connect_first() as first:
-                self._pools.reached = True
+        if not self._pools.reached and (first := self._reach()) is not None:
+            with first:
                 yield first
             return
         pool = self._pool
@@ -147,6 +149,24 @@ class _BlockingOwnPool(BlockingConnections):
 
     def parameters(self) -> Mapping[str, Any]:
         return conninfo_to_dict(self._pools.conninfo)
+
+    def _reach(self) -> Connection[Any] | None:
+        """Connect, or wait for whoever does so just now: all who come first would take a connection each.
+
+        Returns:
+            None if they reached the server.
+        """
+        attempt = threading.Event()
+        if (other := self._attempts.setdefault(os.getpid(), attempt)) is not attempt:
+            other.wait()
+            return None if self._pools.reached else self._connect_first()
+        try:
+            first = self._connect_first()
+            self._pools.reached = True
+            return first
+        finally:
+            self._attempts.pop(os.getpid(), None)
+            attempt.set()
 
     def _connect_first(self) -> Connection[Any]:
         tried = self._pools.conninfo
@@ -186,14 +206,19 @@ class _AsyncOwnPools(AsyncConnections):
         self._pools = pools
         # Changed by many threads at once: each change, and each copy, is one step of the interpreter's.
         self._by_loop: dict[asyncio.AbstractEventLoop, _LoopPool] = {}
+        self._attempts: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
         self._pools.require_open()
+        if not self._pools.reached and (first := await self._reach()) is not None:
+            async with first:
+                yield first
+            return
+        self._pools.require_open()  # it may have been closed meanwhile
         own = self._by_loop.get(asyncio.get_running_loop())
-        if not self._pools.reached or (own is not None and own.loop_ends):
+        if own is not None and own.loop_ends:
             async with await self._connect_first() as single:
-                self._pools.reached = True
                 yield single
             return
         if own is None or own.pid != os.getpid():
@@ -227,6 +252,20 @@ class _AsyncOwnPools(AsyncConnections):
         own = self._by_loop[loop] = _LoopPool(self._pools)
         own.close_with(self, loop)
         return own
+
+    async def _reach(self) -> AsyncConnection[Any] | None:
+        """Connect, or wait for whoever does so just now on this event loop; see _BlockingOwnPool."""
+        loop, attempt = asyncio.get_running_loop(), asyncio.Event()
+        if (other := self._attempts.setdefault(loop, attempt)) is not attempt:
+            await other.wait()
+            return None if self._pools.reached else await self._connect_first()
+        try:
+            first = await self._connect_first()
+            self._pools.reached = True
+            return first
+        finally:
+            self._attempts.pop(loop, None)
+            attempt.set()
 
     async def _connect_first(self) -> AsyncConnection[Any]:
         tried = self._pools.conninfo

@@ -19,7 +19,6 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from ulid import ULID
 
 from langgraph_durable import _checkpoints, _codec, _config, _effects_ops, _history, _retention, schema
@@ -354,7 +353,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
     @property
     def _reader(self) -> SegmentReader:
         # Made at every call, since LangGraph and callers reassign serde.
-        cipher = self.serde.cipher if isinstance(self.serde, EncryptedSerializer) else None
+        cipher = self.serde.cipher if _codec.encrypts(self.serde) else None
         return SegmentReader(
             self._segments, lambda hash_, data: open_segment(hash_, data, self._hash_key, cipher)
         )
@@ -362,7 +361,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
     @property
     def _index_keys(self) -> Collection[str] | None:
         # Asked at every put, since LangGraph and callers reassign serde.
-        if self._filter_keys is None and isinstance(self.serde, EncryptedSerializer):
+        if self._filter_keys is None and _codec.encrypts(self.serde):
             return _codec.DEFAULT_FILTER_KEYS
         return self._filter_keys
 

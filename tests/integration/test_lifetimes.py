@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
 from langgraph_durable import DurableSaver, InvalidConfig, SaverClosed
+from tests.proxy import Proxy
 from tests.samples import (
     LARGE,
     OPERATIONS,
@@ -175,6 +176,27 @@ async def test_a_caller_alone_keeps_to_one_connection(
         for _ in range(3 * size):
             await drive(saver, "get_tuple", config())
         assert observer.value(reads) == 1
+
+
+async def test_first_calls_at_once_take_no_more_connections_than_others(
+    conninfo: str, proxy: Proxy, drive: Driver
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
+    async with DurableSaver.from_conn_string(proxy.conninfo, max_size=3) as saver:
+        await asyncio.gather(*(drive(saver, "get_tuple", config(f"thread {n}")) for n in range(40)))
+        assert proxy.connections <= 1 + 3
+
+
+async def test_first_calls_at_once_that_reach_no_server(proxy: Proxy, drive: Driver) -> None:
+    """Each says so by itself; and later ones reach it."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
+    async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=0) as saver:
+        proxy.go_down()
+        calls = (drive(saver, "get_tuple", config()) for _ in range(40))
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(exc) for exc in failed} == {psycopg.OperationalError}
+        proxy.come_up()
+        assert await drive(saver, "get_tuple", config()) is None
 
 
 async def test_one_saver_in_fifty_threads(conninfo: str, observer: Observer) -> None:
