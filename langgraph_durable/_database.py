@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
-from psycopg.pq import ExecStatus, PipelineStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import PoolTimeout, TooManyRequests
 
@@ -43,7 +43,7 @@ from langgraph_durable._group_waiting import Groups
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._statements import (
     LOCK_THREADS_SHARED,
-    SET_LOCK_TIMEOUT,
+    SET_FOR_BATCH,
     RowsStatement,
     Statement,
     render,
@@ -62,6 +62,10 @@ _finishing: set[asyncio.Future[Any]] = set()
 
 _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
+
+
+class CommitRefused(Exception):
+    """A pipeline that was a transaction of its own failed at its end, and psycopg lost the error."""
 
 
 class OperationSuspended(RuntimeError):
@@ -98,6 +102,10 @@ class Session(ABC):
     @abstractmethod
     async def execute_script(self, script: bytes) -> None:
         """Run several statements without parameters; their rows are dropped."""
+
+    @abstractmethod
+    def was_lost(self, exc: psycopg.Error) -> bool:
+        """Tell whether an error is of the connection or the whole server, and so of no statement."""
 
     server_version: int
     """As libpq gives it: 150018 is 15.18."""
@@ -171,22 +179,34 @@ class Database(ABC):
             psycopg.Error: There is no connection, whatever they are.
         """
         bundles = list(_bundles(writes))
+        attempts = 0
 
         async def work(session: Session) -> list[list[Row]]:
+            nonlocal attempts
+            attempts += 1
             try:
-                calls: list[Call] = [(SET_LOCK_TIMEOUT, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
+                calls: list[Call] = [(SET_FOR_BATCH, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
                 if threads := sorted({write.thread_id for write in writes if write.locks}):
                     calls.append((LOCK_THREADS_SHARED, (text_array(threads),)))
                 before = len(calls)
                 calls += [(statement.many, gather([w.row for w in bundle])) for statement, bundle in bundles]
                 return (await session.pipeline(*calls))[before:]
             except Exception as exc:
-                if isinstance(exc, psycopg.Error) and _tells_of_the_connection(exc):
+                if isinstance(exc, CommitRefused):
+                    raise
+                # The second connection that dies may die of one of these rows.
+                if attempts < 2 and isinstance(exc, psycopg.Error) and session.was_lost(exc):
                     raise
                 raise BatchRefused from exc
 
+        try:
+            answers = await self.run(work)
+        except psycopg.Error as exc:
+            if attempts and exc.sqlstate is not None and not exc.sqlstate.startswith(("08", "57P")):
+                raise BatchRefused from exc  # at its commit
+            raise
         found: dict[int, list[Row]] = {}
-        for (_, bundle), rows in zip(bundles, await self.run(work), strict=True):
+        for (_, bundle), rows in zip(bundles, answers, strict=True):
             for row in rows:
                 found.setdefault(id(bundle[row[0] - 1]), []).append(row)
         return [found.get(id(write), []) for write in writes]
@@ -218,6 +238,9 @@ class Database(ABC):
         while True:
             try:
                 return await self._attempt(work, transaction)
+            except CommitRefused:
+                transaction = True  # it is undone; why, an explicit commit tells
+                continue
             except psycopg.Error as exc:
                 if (clearer := _explain(exc, self.schema)) is not None:
                     raise clearer from exc
@@ -408,6 +431,9 @@ def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
 
 
 class _BlockingSession(Session):
+    def was_lost(self, exc: psycopg.Error) -> bool:
+        return _was_lost(self._connection, exc)
+
     def __init__(self, connection: Connection[Any], schema: str, *, begins: bool = False) -> None:
         self._connection = connection
         self._owns = self._begins = begins  # a transaction, and has not begun it
@@ -433,9 +459,12 @@ class _BlockingSession(Session):
                     cursor.execute(query.query, query.arguments(params), binary=True)
                 if last and self._owns:
                     RawCursor(self._connection).execute(b"COMMIT", prepare=False)
-        except BaseException:
-            if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        except BaseException as exc:
+            lost = _lost_the_error(exc, self._connection)
+            if lost or self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see _AsyncSession
+            if lost:
+                raise CommitRefused from exc
             raise
         self._begins = False
         return [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
@@ -449,6 +478,9 @@ class _BlockingSession(Session):
 
 
 class _AsyncSession(Session):
+    def was_lost(self, exc: psycopg.Error) -> bool:
+        return _was_lost(self._connection, exc)
+
     def __init__(self, connection: AsyncConnection[Any], schema: str, *, begins: bool = False) -> None:
         self._connection = connection
         self._owns = self._begins = begins  # a transaction, and has not begun it
@@ -474,11 +506,14 @@ class _AsyncSession(Session):
                     await cursor.execute(query.query, query.arguments(params), binary=True)
                 if last and self._owns:
                     await AsyncRawCursor(self._connection).execute(b"COMMIT", prepare=False)
-        except BaseException:
-            if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        except BaseException as exc:
+            lost = _lost_the_error(exc, self._connection)
+            if lost or self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 # Cancelled while it entered the pipeline, psycopg (3.3.9) leaves the connection in it: whatever
                 # came next there would get the answers to what came before.
                 await self._connection.close()
+            if lost:
+                raise CommitRefused from exc
             raise
         self._begins = False
         return [await cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
@@ -549,11 +584,19 @@ def is_transient(exc: psycopg.Error) -> bool:
     return not is_permanent_connect_fault(exc)
 
 
-def _tells_of_the_connection(exc: psycopg.Error) -> bool:
-    """Tell whether a fault is of the connection or the whole server, and so of no statement."""
+def _was_lost(connection: Connection[Any] | AsyncConnection[Any], exc: psycopg.Error) -> bool:
     if exc.sqlstate is None:
         return isinstance(exc, psycopg.OperationalError)
-    return exc.sqlstate.startswith(("08", "57P", "25P03"))
+    # A trigger that works on another server may raise any state; when this one ends a connection, it says so first.
+    return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate == "25P03"
+
+
+def _lost_the_error(exc: BaseException, connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Tell whether a pipeline failed at its Sync: psycopg (3.3.9) has no statement to give the server's error to."""
+    if connection.pgconn.status != ConnStatus.OK:
+        return False
+    busy = isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None
+    return isinstance(exc, IndexError) or busy
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:

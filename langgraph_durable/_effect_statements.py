@@ -68,7 +68,11 @@ WITH seen AS MATERIALIZED (
         OR state = 'failed' AND %(task_id)s::text || '/refused' = ANY (asked)
     ) AND NOT EXISTS (SELECT FROM twin)
     ON CONFLICT (scope_thread, key) DO UPDATE SET
-        previous_state = e.state, state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
+        previous_state = CASE
+            -- Whoever claimed it and died has told nothing of what was before.
+            WHEN e.state = 'claimed' AND e.previous_state = 'suspended' THEN 'suspended' ELSE e.state
+        END,
+        state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
         generation = e.generation + (e.state = 'failed')::int,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
         run_id = excluded.run_id, owner = excluded.owner, lease_until = excluded.lease_until,

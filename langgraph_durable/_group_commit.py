@@ -16,7 +16,7 @@ A commit waits for the disk, and a round trip for the network, however little th
 - A batch that fails is undone as a whole, and then its writes go alone, those of one thread one after the other: each
   caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. But if the connection
   died, the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
-- A writer that takes long, since somebody holds a lock, counts as free after a while. No thread can block the others.
+- A writer that takes long, since somebody holds a lock, counts as free until it ends. No thread can block the others.
 
 Who is cancelled leaves: out of the queue, or, once its batch is under way, alone; what others wait for goes on. When
 nobody waits for a batch any more it is cancelled too.
@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from langgraph_durable._columns import SentRow
 from langgraph_durable._metrics import Metrics
@@ -92,6 +93,19 @@ class Batch:
 
     writes: list[Write]
     task: asyncio.Task[None] | None = None
+    began: float = field(default_factory=time.monotonic)  # by time.monotonic
+
+
+_groups: WeakSet[GroupCommit] = WeakSet()
+
+
+def _reset_all() -> None:
+    for group in list(_groups):
+        group.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)  # before any thread of the child's
 
 
 class GroupCommit(ABC):
@@ -99,11 +113,12 @@ class GroupCommit(ABC):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._lock = threading.Lock()
-        self._reset()
+        self.reset()
+        _groups.add(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def reset(self) -> None:
+        """Begin anew, as in a process just forked, where the parent's threads, and whoever waits, are not."""
+        self._lock = threading.Lock()
         self._free = WRITERS
         # If a writer is free, all that wait are of busy threads.
         self._waiting: deque[Write] = deque()
@@ -120,10 +135,8 @@ class GroupCommit(ABC):
         Raises:
             psycopg.Error: What the write itself raised, or what kept its batch from the database.
         """
-        if self._pid != os.getpid():  # forked: the parent's threads, and whoever waits, are not here
-            self._lock = threading.Lock()
-            self._reset()
         with self._lock:
+            began = time.monotonic()
             if self._free and write.thread_id not in self._busy:
                 self._free -= 1
                 self._busy.add(write.thread_id)
@@ -135,7 +148,7 @@ class GroupCommit(ABC):
             try:
                 return await write.db.write_alone(write)
             finally:
-                self._end([write])
+                self._end([write], began)
         try:
             return await self._follow(write)
         except BaseException:
@@ -183,7 +196,7 @@ class GroupCommit(ABC):
     def _tell(self, batch: Batch) -> None:
         for write in batch.writes:
             write.state = State.DONE
-        self._end(batch.writes)
+        self._end(batch.writes, batch.began)
         for write in batch.writes:
             self._wake(write)
 
@@ -192,18 +205,18 @@ class GroupCommit(ABC):
         with self._lock:
             return len(self._waiting), sum(write.row.size for write in self._waiting)
 
-    def _end(self, writes: Iterable[Write]) -> None:
+    def _end(self, writes: Iterable[Write], began: float) -> None:
         """Give a writer back, and let others go."""
         with self._lock:
             self._busy.difference_update(write.thread_id for write in writes)
-            self._free_writer()
+            self._free_writer(began)
             started = list(self._form_batches())
         for batch in started:
             self._start(batch)
 
-    def _free_writer(self) -> None:
+    def _free_writer(self, began: float) -> None:
         self._moved = time.monotonic()
-        if self._extra:
+        if self._extra and self._moved - began >= PATIENCE:  # one of those that others were added for
             self._extra -= 1
         else:
             self._free += 1
@@ -219,14 +232,19 @@ class GroupCommit(ABC):
             yield batch
 
     def _take(self) -> list[Write]:
-        """Take from the queue what may go now: in order, and no more than a batch should have."""
+        """Take from the queue what may go now: in order, of one schema, and no more than a batch should have."""
         taken: list[Write] = []
         left: list[Write] = []
         size = 0
         while self._waiting and len(taken) < MOST_ROWS and size < MOST_BYTES:
             write = self._waiting.popleft()
-            if write.thread_id in self._busy:
+            if write.thread_id in self._busy or (taken and write.db.schema != taken[0].db.schema):
                 left.append(write)
+            elif (
+                taken and size + write.row.size > MOST_BYTES
+            ):  # what may be too large for the server goes alone
+                left.append(write)
+                break
             else:
                 taken.append(write)
                 size += write.row.size
@@ -250,7 +268,7 @@ class GroupCommit(ABC):
                     self._busy.add(write.thread_id)
                     write.state = State.ALONE
                     first.append(write)
-            self._free_writer()
+            self._free_writer(batch.began)
             started = list(self._form_batches())
         for write in first:
             self._wake(write)

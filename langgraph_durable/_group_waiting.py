@@ -70,6 +70,12 @@ class AsyncGroup(GroupCommit):
 
     def _start(self, batch: Batch) -> None:
         batch.task = asyncio.get_running_loop().create_task(self._lead(batch))
+        batch.task.add_done_callback(lambda _: self._end_unstarted(batch))
+
+    def _end_unstarted(self, batch: Batch) -> None:
+        """Let a batch go whose task was cancelled before its first step."""
+        if any(write.state is State.UNDER_WAY for write in batch.writes):
+            self._break_up(batch)
 
     async def _cancel(self, batch: Batch) -> None:
         if batch.task is not None:
@@ -91,6 +97,8 @@ class Groups:
         loop = asyncio.get_running_loop()
         if (group := self._of_loops.get(loop)) is None:
             with self._making:  # a weak dictionary is changed in more than one step
+                for ended in [other for other in self._of_loops if other.is_closed()]:
+                    del self._of_loops[ended]  # a timer of its group may keep it
                 group = self._of_loops[loop] = AsyncGroup(self._metrics)
         return group
 

@@ -613,6 +613,27 @@ async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log, issued: 
         await e.complete(1)
 
 
+async def test_who_claims_what_waited_and_dies_keeps_its_key(log: Log, conninfo: str) -> None:
+    with pytest.raises(GraphInterrupt):
+        async with log.effect() as first:
+            await first.issue()
+            raise GraphInterrupt
+    with psycopg.connect(
+        conninfo, autocommit=True
+    ) as connection:  # as a claim leaves it whose owner was killed
+        connection.execute(
+            "UPDATE langgraph_durable.effects SET state = 'claimed', previous_state = 'suspended', owner = 'dead', "
+            "lease_until = now() - interval '1 s'"
+        )
+    with pytest.raises(ConnectionRefusedError):
+        async with log.effect():
+            raise ConnectionRefusedError
+    assert (await log.only()).state == "suspended"
+    async with log.effect() as e:
+        assert e.vendor_key == first.vendor_key
+        await e.complete(1)
+
+
 async def test_idempotent_is_run_again(log: Log) -> None:
     key = await log.leave_unknown()
     async with log.effect(policy=IDEMPOTENT) as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import random
 from collections import Counter
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 from langgraph.checkpoint.base.id import uuid6
 from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
 
 from langgraph_durable import DurableSaver, ThreadDeleted, _group_commit
 from langgraph_durable._database import Database
@@ -319,20 +321,89 @@ async def test_a_refusal_in_a_batch_is_its_callers_own(
 # --- what fails ---
 
 
+BAD_ROWS = {
+    "at once": TROUBLE.format(times=1000, what="RAISE EXCEPTION 'trouble of the test'"),
+    "as another server's connection would": TROUBLE.format(
+        times=1000, what="RAISE EXCEPTION 'trouble of the test' USING ERRCODE = '08001'"
+    ),
+    "at the commit": TROUBLE.format(times=1000, what="RAISE EXCEPTION 'trouble of the test'")
+    .replace("CREATE TRIGGER", "CREATE CONSTRAINT TRIGGER")
+    .replace("BEFORE INSERT", "AFTER INSERT")
+    .replace("FOR EACH ROW", "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"),
+}
+
+
+@pytest.mark.parametrize("trouble", BAD_ROWS.values(), ids=BAD_ROWS)
 async def test_a_bad_row_fails_its_own_caller(
+    conninfo: str, observer: Observer, drive: Driver, trouble: str
+) -> None:
+    observer.rows(trouble)
+    async with DurableSaver.from_conn_string(conninfo, retry_timeout=0.2) as saver:
+        async with busy(saver, conninfo, observer, drive):
+            thread_ids = [
+                *(f"thread {n}" for n in range(9)),
+                "trouble",
+                *(f"thread {n}" for n in range(9, 20)),
+            ]
+            ends = await asyncio.gather(
+                *(drive(saver, "put", *a_put(t)) for t in thread_ids), return_exceptions=True
+            )
+        failed = {t: end for t, end in zip(thread_ids, ends, strict=True) if isinstance(end, Exception)}
+        assert list(failed) == ["trouble"]
+        assert "trouble of the test" in str(failed["trouble"])
+        assert len(transactions(observer)) == 20
+        await drive(saver, "put", *a_put("afterwards"))
+
+
+async def test_writes_that_are_stuck_leave_others_their_writers(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
-    observer.rows(TROUBLE.format(times=1000, what="RAISE EXCEPTION 'trouble of the test'"))
     async with busy(saver, conninfo, observer, drive):
-        thread_ids = [*(f"thread {n}" for n in range(9)), "trouble", *(f"thread {n}" for n in range(9, 20))]
-        ends = await asyncio.gather(
-            *(drive(saver, "put", *a_put(t)) for t in thread_ids), return_exceptions=True
-        )
-    failed = {t: end for t, end in zip(thread_ids, ends, strict=True) if isinstance(end, Exception)}
-    assert list(failed) == ["trouble"]
-    assert isinstance(failed["trouble"], psycopg.errors.RaiseException)
-    assert len(transactions(observer)) == 20
-    await drive(saver, "put", *a_put("afterwards"))
+        for turn in range(3):
+            await asyncio.gather(*(drive(saver, "put", *a_put(f"{turn} {n}")) for n in range(10)))
+        assert saver._groups is not None
+        group = saver._groups.blocking if drive.kind == "sync" else saver._groups.of_loop()
+        assert (group._extra, group._free) == (1, 1), "one was added, and stays"
+    assert (group._extra, group._free) == (0, WRITERS)
+
+
+SETTINGS = """
+CREATE TABLE settings (thread_id text, jit text, mode text);
+CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO settings VALUES (NEW.thread_id, current_setting('jit'), current_setting('plan_cache_mode'));
+    RETURN NEW;
+END $$;
+CREATE TRIGGER tell BEFORE INSERT ON langgraph_durable.checkpoints FOR EACH ROW EXECUTE FUNCTION tell();
+"""
+
+
+async def test_a_batch_is_neither_compiled_nor_planned_anew(conninfo: str, observer: Observer) -> None:
+    """The planner takes its rows for more than they are: on a caller's pool each batch would take seconds."""
+    observer.rows(SETTINGS)
+    async with AsyncConnectionPool(conninfo, min_size=1, max_size=4) as pool:
+        saver = DurableSaver(async_pool=pool)
+        async with busy(saver, conninfo, observer, Driver("async")):
+            await asyncio.gather(*(saver.aput(*a_put(f"thread {n}")) for n in range(5)))
+        found = observer.rows("SELECT DISTINCT jit, mode FROM settings WHERE thread_id LIKE 'thread%'")
+        assert found == [("off", "force_generic_plan")]
+        async with pool.connection() as connection:
+            cursor = await connection.execute("SHOW plan_cache_mode")
+            assert await cursor.fetchone() == ("auto",)
+
+
+async def test_copies_with_another_schema_write_to_their_own(
+    saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    other = copy.copy(saver)
+    other.schema = "other"
+    await other.asetup()
+    async with busy(saver, conninfo, observer, drive):
+        savers = [saver, other] * 5
+        await asyncio.gather(*(drive(s, "put", *a_put(f"thread {n}")) for n, s in enumerate(savers)))
+    for schema, odd in (("langgraph_durable", 0), ("other", 1)):
+        rows = observer.rows(f"SELECT thread_id FROM {schema}.checkpoints WHERE thread_id LIKE 'thread%'")
+        assert sorted(rows) == [(f"thread {n}",) for n in range(odd, 10, 2)]
 
 
 async def test_a_row_that_cannot_be_sent_fails_its_own_caller(
@@ -452,6 +523,31 @@ async def test_a_batch_that_all_have_left_is_cancelled(
     assert sum(transactions(observer).values()) == 5
 
 
+async def test_a_caller_that_leaves_as_its_batch_begins(
+    saver: DurableSaver, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is cancelled before its first step: the writer and the thread are free again all the same."""
+    await saver.aget_tuple(config())
+    locked = Locked(conninfo, ["a", "b"])
+    calls = [asyncio.create_task(saver.aput(*a_put(thread_id))) for thread_id in ("a", "b", "c")]
+    assert saver._groups is not None
+    group = saver._groups.of_loop()
+    await await_until(lambda: group.waiting()[0] == 1, "a put that waits")
+    end = group._end
+
+    def leave_at_the_end(*args: Any) -> None:
+        calls[2].cancel()
+        end(*args)
+
+    monkeypatch.setattr(group, "_end", leave_at_the_end)
+    locked.release()
+    await asyncio.gather(*calls[:2])
+    await asyncio.wait(calls)
+    monkeypatch.undo()
+    await asyncio.wait_for(saver.aput(*a_put("c")), 10)
+    assert (group._free, group._busy) == (WRITERS, set())
+
+
 async def test_a_batch_whose_task_is_cancelled_goes_alone(
     saver: DurableSaver, conninfo: str, observer: Observer
 ) -> None:
@@ -519,6 +615,17 @@ async def test_any_interleaving_with_cancellations(conninfo: str, observer: Obse
 
 
 # --- threads and processes ---
+
+
+def test_groups_of_loops_that_ended_are_let_go(conninfo: str) -> None:
+    async def write(made: DurableSaver) -> None:
+        await asyncio.gather(*(made.aput(*a_put(f"thread {n}")) for n in range(8)))
+
+    with DurableSaver.from_conn_string(conninfo) as made:
+        for _ in range(3):
+            asyncio.run(write(made))
+        assert made._groups is not None
+        assert len(made._groups._of_loops) == 1
 
 
 def test_a_group_after_a_fork(conninfo: str) -> None:
