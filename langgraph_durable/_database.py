@@ -238,7 +238,9 @@ class Database(ABC):
         while True:
             try:
                 return await self._attempt(work, transaction)
-            except CommitRefused:
+            except CommitRefused as refused:
+                if transaction:
+                    raise refused.__cause__ or refused from None
                 transaction = True  # it is undone; why, an explicit commit tells
                 continue
             except psycopg.Error as exc:
