@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import platform
@@ -89,12 +88,7 @@ async def compare(
     """
     await ours()
     await peers()
-
-    async def measure(one: Callable[[], Awaitable[float]]) -> float:
-        gc.collect()  # or one pays for what the other left
-        return await one()
-
-    pairs = [(await measure(ours), await measure(peers)) for _ in range(rounds)]
+    pairs = [(await ours(), await peers()) for _ in range(rounds)]
     figure = Figure(
         work, unit, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs), target
     )
