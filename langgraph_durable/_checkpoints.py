@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 from langgraph_durable import _get_statements as sql
 from langgraph_durable._columns import checkpoint_row, writes_row
 from langgraph_durable._config import CheckpointRef, indexable
-from langgraph_durable._database import Database, Params, Row
+from langgraph_durable._database import Database
 from langgraph_durable._put_statements import (
     GET_INSIDE,
     PUT_CHECKPOINTS,
@@ -28,6 +28,7 @@ from langgraph_durable._rows import (
 from langgraph_durable._segment_cache import SegmentCache
 from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
 from langgraph_durable._segments import SegmentedValue, is_index
+from langgraph_durable._sessions import Params, Row
 from langgraph_durable._statements import Statement
 from langgraph_durable._ulids import derive_ulid, parse_ulid
 from langgraph_durable.errors import (

@@ -29,58 +29,47 @@ _returning: set[asyncio.Future[None]] = set()
 """Connections on their way back to their pools, kept because a loop alone does not keep its tasks."""
 
 
-class BlockingConnections(ABC):
-    """A source of blocking connections."""
+class Connections:
+    """A source of connections, of either kind."""
 
     pooled = True
     """Whether there are several, in none of which a transaction of the caller's can be."""
+
+    def may_retry(self) -> bool:
+        """Tell whether work that failed may be run again: not on a connection in the caller's transaction."""
+        return True
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return what psycopg_pool has counted of the pools there are."""
+        return {}
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return the connection parameters, as far as they are known without asking."""
+        return {}
+
+
+class BlockingConnections(Connections, ABC):
+    """A source of blocking connections."""
 
     @abstractmethod
     def checkout(self) -> AbstractContextManager[Connection[Any]]:
         """Lend a connection; it must not be held across a yield to the caller."""
 
-    def may_retry(self) -> bool:
-        """Tell whether work that failed may be run again: not on a connection in the caller's transaction."""
-        return True
-
     def in_transaction(self) -> bool:
         """Tell whether what is done would be part of the caller's transaction."""
         return False
 
-    def pool_stats(self) -> Mapping[str, int]:
-        """Return what psycopg_pool has counted of the pools there are."""
-        return {}
 
-    def parameters(self) -> Mapping[str, Any]:
-        """Return the connection parameters, as far as they are known without asking."""
-        return {}
-
-
-class AsyncConnections(ABC):
+class AsyncConnections(Connections, ABC):
     """A source of asyncio connections."""
-
-    pooled = True
-    """Whether there are several, in none of which a transaction of the caller's can be."""
 
     @abstractmethod
     def checkout(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
         """Lend a connection of the running event loop."""
 
-    def may_retry(self) -> bool:
-        """Tell whether work that failed may be run again: not on a connection in the caller's transaction."""
-        return True
-
     async def in_transaction(self) -> bool:
         """Tell whether what is done would be part of the caller's transaction."""
         return False
-
-    def pool_stats(self) -> Mapping[str, int]:
-        """Return what psycopg_pool has counted of the pools there are."""
-        return {}
-
-    def parameters(self) -> Mapping[str, Any]:
-        """Return the connection parameters, as far as they are known without asking."""
-        return {}
 
 
 class GivenPool(BlockingConnections):
@@ -100,8 +89,8 @@ class GivenPool(BlockingConnections):
         return self._pool.get_stats()
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the parameters that the pool was given, unless it calls for them."""
-        return conninfo_to_dict(self._pool.conninfo) if isinstance(self._pool.conninfo, str) else {}
+        """Return the pool's parameters."""
+        return _parameters_of(self._pool)
 
 
 class GivenConnection(BlockingConnections):
@@ -153,8 +142,8 @@ class AsyncGivenPool(AsyncConnections):
         return self._pool.get_stats()
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return the parameters that the pool was given, unless it calls for them."""
-        return conninfo_to_dict(self._pool.conninfo) if isinstance(self._pool.conninfo, str) else {}
+        """Return the pool's parameters."""
+        return _parameters_of(self._pool)
 
 
 class AsyncGivenConnection(AsyncConnections):
@@ -225,6 +214,11 @@ async def _lent_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[Asyn
         _returning.add(returning)
         returning.add_done_callback(_returning.discard)
         await asyncio.shield(returning)
+
+
+def _parameters_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> Mapping[str, Any]:
+    """Return the parameters that a pool was given; none if it calls for them each time."""
+    return conninfo_to_dict(pool.conninfo) if isinstance(pool.conninfo, str) else {}
 
 
 def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

@@ -24,36 +24,37 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
-from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus
-from psycopg.rows import tuple_row
-from psycopg_pool import PoolTimeout, TooManyRequests
+from psycopg import AsyncConnection, Connection
 
 from langgraph_durable._columns import SentRow, gather, text_array
 from langgraph_durable._connections import AsyncConnections, BlockingConnections, is_idle
+from langgraph_durable._faults import explain, is_transient
 from langgraph_durable._group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Write
 from langgraph_durable._group_waiting import Groups
 from langgraph_durable._metrics import Metrics
+from langgraph_durable._sessions import (
+    AsyncSession,
+    BlockingSession,
+    Call,
+    CommitRefused,
+    Params,
+    Row,
+    Session,
+)
 from langgraph_durable._statements import (
     LOCK_THREADS_SHARED,
     SET_FOR_BATCH,
     RowsStatement,
     Statement,
-    render,
 )
-from langgraph_durable.errors import DurableError, InvalidConfig, SchemaOutOfDate
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
-Params = Sequence[Any] | Mapping[str, Any] | None
-Call = tuple[Statement, Params]
 
 _logger = logging.getLogger("langgraph_durable")
 
@@ -62,10 +63,6 @@ _finishing: set[asyncio.Future[Any]] = set()
 
 _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
-
-
-class CommitRefused(Exception):
-    """A pipeline that was a transaction of its own failed at its end, and psycopg lost the error."""
 
 
 class OperationSuspended(RuntimeError):
@@ -82,33 +79,6 @@ def run_now(operation: Coroutine[Any, Any, T]) -> T:
     finally:
         operation.close()
     raise OperationSuspended("an operation waited for something other than its database")
-
-
-class Session(ABC):
-    """One connection, inside one transaction."""
-
-    @abstractmethod
-    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        """Run one statement and return its rows; none if it gives none."""
-
-    @abstractmethod
-    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
-        """Run several statements in one round trip and return the rows of each.
-
-        Each statement's snapshot is taken after the one before it ended, so a lock taken by one protects
-        what the next one reads. The `last` ones of a transaction take its commit with them.
-        """
-
-    @abstractmethod
-    async def execute_script(self, script: bytes) -> None:
-        """Run several statements without parameters; their rows are dropped."""
-
-    @abstractmethod
-    def was_lost(self, exc: psycopg.Error) -> bool:
-        """Tell whether an error is of the connection or the whole server, and so of no statement."""
-
-    server_version: int
-    """As libpq gives it: 150018 is 15.18."""
 
 
 Work = Callable[[Session], Awaitable[T]]
@@ -191,9 +161,9 @@ class Database(ABC):
                 before = len(calls)
                 calls += [(statement.many, gather([w.row for w in bundle])) for statement, bundle in bundles]
                 return (await session.pipeline(*calls))[before:]
+            except CommitRefused:
+                raise
             except Exception as exc:
-                if isinstance(exc, CommitRefused):
-                    raise
                 # The second connection that dies may die of one of these rows.
                 if attempts < 2 and isinstance(exc, psycopg.Error) and session.was_lost(exc):
                     raise
@@ -205,11 +175,11 @@ class Database(ABC):
             if attempts and exc.sqlstate is not None and not exc.sqlstate.startswith(("08", "57P")):
                 raise BatchRefused from exc  # at its commit
             raise
-        found: dict[int, list[Row]] = {}
+        found: dict[Write, list[Row]] = {write: [] for write in writes}
         for (_, bundle), rows in zip(bundles, answers, strict=True):
             for row in rows:
-                found.setdefault(id(bundle[row[0] - 1]), []).append(row)
-        return [found.get(id(write), []) for write in writes]
+                found[bundle[row[0] - 1]].append(row)
+        return list(found.values())
 
     @abstractmethod
     def _group(self) -> GroupCommit | None: ...
@@ -239,12 +209,15 @@ class Database(ABC):
             try:
                 return await self._attempt(work, transaction)
             except CommitRefused as refused:
-                if transaction:
-                    raise refused.__cause__ or refused from None
-                transaction = True  # it is undone; why, an explicit commit tells
+                if not self._may_retry():
+                    raise psycopg.OperationalError(
+                        "the server refused the commit, psycopg lost the reason, and the connection had to be "
+                        "closed: with a pool in its place the reason would be told"
+                    ) from refused
+                transaction = True  # it is undone; why, a commit of its own tells
                 continue
             except psycopg.Error as exc:
-                if (clearer := _explain(exc, self.schema)) is not None:
+                if (clearer := explain(exc, self.schema)) is not None:
                     raise clearer from exc
                 if self.retry_timeout <= 0 or not is_transient(exc) or not self._may_retry():
                     raise
@@ -316,11 +289,11 @@ class BlockingDatabase(Database):
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         with self._connections.checkout() as connection:
             if not transaction and connection.autocommit:
-                return await work(_BlockingSession(connection, self.schema))
+                return await work(BlockingSession(connection, self.schema))
             if not connection.autocommit or not is_idle(connection):
                 with connection.transaction():
-                    return await work(_BlockingSession(connection, self.schema))
-            session = _BlockingSession(connection, self.schema, begins=True)
+                    return await work(BlockingSession(connection, self.schema))
+            session = BlockingSession(connection, self.schema, begins=True)
             try:
                 result = await work(session)
                 connection.commit()  # does nothing after the last pipeline's
@@ -334,7 +307,7 @@ class BlockingDatabase(Database):
     def open_session(self) -> Iterator[tuple[Session, Connection[Any]]]:
         """Open one transaction for a caller's own statements too: committed at the end, not run again."""
         with self._connections.checkout() as connection, connection.transaction():
-            yield _BlockingSession(connection, self.schema), connection
+            yield BlockingSession(connection, self.schema), connection
 
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
@@ -369,11 +342,11 @@ class AsyncDatabase(Database):
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         async with self._connections.checkout() as connection:
             if not transaction and connection.autocommit:
-                return await work(_AsyncSession(connection, self.schema))
+                return await work(AsyncSession(connection, self.schema))
             if not connection.autocommit or not is_idle(connection):
                 async with connection.transaction():
-                    return await work(_AsyncSession(connection, self.schema))
-            session = _AsyncSession(connection, self.schema, begins=True)
+                    return await work(AsyncSession(connection, self.schema))
+            session = AsyncSession(connection, self.schema, begins=True)
             try:
                 result = await work(session)
                 await connection.commit()  # does nothing after the last pipeline's
@@ -387,7 +360,7 @@ class AsyncDatabase(Database):
     async def open_session(self) -> AsyncIterator[tuple[Session, AsyncConnection[Any]]]:
         """Open one transaction for a caller's own statements too; see BlockingDatabase."""
         async with self._connections.checkout() as connection, connection.transaction():
-            yield _AsyncSession(connection, self.schema), connection
+            yield AsyncSession(connection, self.schema), connection
 
     def _may_retry(self) -> bool:
         return self._connections.may_retry()
@@ -421,208 +394,3 @@ def _log_failure(task: asyncio.Future[Any]) -> None:
         _logger.warning(
             "an operation that nobody waited for any more failed: %s: %s", type(exc).__name__, exc
         )
-
-
-# Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's. Raw ones, which
-# parse nothing.
-
-
-def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
-    """Tell whether a statement that ran gives rows; `cursor.description` would make an object for each column."""
-    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
-
-
-class _BlockingSession(Session):
-    def was_lost(self, exc: psycopg.Error) -> bool:
-        return _was_lost(self._connection, exc)
-
-    def __init__(self, connection: Connection[Any], schema: str, *, begins: bool = False) -> None:
-        self._connection = connection
-        self._owns = self._begins = begins  # a transaction, and has not begun it
-        self._schema = schema
-        self.server_version = connection.info.server_version
-
-    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        if self._begins:
-            return (await self.pipeline((statement, params)))[0]
-        with RawCursor(self._connection, row_factory=tuple_row) as cursor:
-            query = render(statement, self._schema)
-            cursor.execute(query.query, query.arguments(params), binary=True)
-            return cursor.fetchall() if _gives_rows(cursor) else []
-
-    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
-        cursors = [RawCursor(self._connection, row_factory=tuple_row) for _ in calls]
-        try:
-            with self._connection.pipeline():
-                if self._begins:
-                    RawCursor(self._connection).execute(b"BEGIN", prepare=False)
-                for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                    query = render(statement, self._schema)
-                    cursor.execute(query.query, query.arguments(params), binary=True)
-                if last and self._owns:
-                    RawCursor(self._connection).execute(b"COMMIT", prepare=False)
-        except BaseException as exc:
-            lost = _lost_the_error(exc, self._connection)
-            if lost or self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
-                self._connection.close()  # see _AsyncSession
-            if lost:
-                raise CommitRefused from exc
-            raise
-        self._begins = False
-        return [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
-
-    async def execute_script(self, script: bytes) -> None:
-        with Cursor(self._connection) as cursor:
-            if self._begins:
-                cursor.execute(b"BEGIN", prepare=False)
-                self._begins = False
-            cursor.execute(script, prepare=False)
-
-
-class _AsyncSession(Session):
-    def was_lost(self, exc: psycopg.Error) -> bool:
-        return _was_lost(self._connection, exc)
-
-    def __init__(self, connection: AsyncConnection[Any], schema: str, *, begins: bool = False) -> None:
-        self._connection = connection
-        self._owns = self._begins = begins  # a transaction, and has not begun it
-        self._schema = schema
-        self.server_version = connection.info.server_version
-
-    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        if self._begins:
-            return (await self.pipeline((statement, params)))[0]
-        async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
-            query = render(statement, self._schema)
-            await cursor.execute(query.query, query.arguments(params), binary=True)
-            return await cursor.fetchall() if _gives_rows(cursor) else []
-
-    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
-        cursors = [AsyncRawCursor(self._connection, row_factory=tuple_row) for _ in calls]
-        try:
-            async with self._connection.pipeline():
-                if self._begins:
-                    await AsyncRawCursor(self._connection).execute(b"BEGIN", prepare=False)
-                for cursor, (statement, params) in zip(cursors, calls, strict=True):
-                    query = render(statement, self._schema)
-                    await cursor.execute(query.query, query.arguments(params), binary=True)
-                if last and self._owns:
-                    await AsyncRawCursor(self._connection).execute(b"COMMIT", prepare=False)
-        except BaseException as exc:
-            lost = _lost_the_error(exc, self._connection)
-            if lost or self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
-                # Cancelled while it entered the pipeline, psycopg (3.3.9) leaves the connection in it: whatever
-                # came next there would get the answers to what came before.
-                await self._connection.close()
-            if lost:
-                raise CommitRefused from exc
-            raise
-        self._begins = False
-        return [await cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
-
-    async def execute_script(self, script: bytes) -> None:
-        async with AsyncCursor(self._connection) as cursor:
-            if self._begins:
-                await cursor.execute(b"BEGIN", prepare=False)
-                self._begins = False
-            await cursor.execute(script, prepare=False)
-
-
-# --- faults ---
-
-_TRANSIENT_STATES = {
-    "40001",  # serialization failure
-    "40P01",  # deadlock detected
-    "53300",  # too many connections
-    "55006",  # object in use: a database being copied from
-    "57P01",  # admin shutdown
-    "57P02",  # crash shutdown
-    "57P03",  # cannot connect now: starting up or shutting down
-    "57P05",  # idle session timeout
-    "25P03",  # idle in transaction session timeout
-}
-
-# libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
-# that speaks another language is retried until the time-out, which is late but right.
-_CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host", "could not match")
-_PERMANENT_CONNECT_FAULTS = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "no pg_hba.conf entry",
-    "is not permitted to log in",
-    "permission denied",
-    "could not translate host name",
-    "Name or service not known",
-    "could not match",  # the numbers of hosts, addresses and ports
-    "Servname not supported",  # a port that is no number
-    "definition of service",
-    "service file",
-    "unrecognized configuration parameter",
-    "unsupported startup parameter",  # pgbouncer's words
-    "requirepeer",
-    "invalid",
-    # Not all that names SSL: a server that goes down breaks handshakes off.
-    "certificate",
-    "private key",
-    "does not support SSL",
-    "unsupported protocol",
-    "wrong version number",
-    " alert ",
-)
-
-
-def is_transient(exc: psycopg.Error) -> bool:
-    """Tell whether the same work may succeed a little later, on another connection."""
-    if isinstance(exc, psycopg.errors.UniqueViolation):
-        # Two puts at once computed the same place in a namespace; the later one takes the next.
-        return exc.diag.constraint_name == "checkpoints_ulid_key"
-    if isinstance(exc, (PoolTimeout, TooManyRequests)):
-        return False
-    if exc.sqlstate is not None:
-        return exc.sqlstate in _TRANSIENT_STATES or exc.sqlstate.startswith("08")
-    if not isinstance(exc, psycopg.OperationalError):
-        return False
-    return not is_permanent_connect_fault(exc)
-
-
-def _was_lost(connection: Connection[Any] | AsyncConnection[Any], exc: psycopg.Error) -> bool:
-    if exc.sqlstate is None:
-        return isinstance(exc, psycopg.OperationalError)
-    # A trigger that works on another server may raise any state; when this one ends a connection, it says so first.
-    return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate == "25P03"
-
-
-def _lost_the_error(exc: BaseException, connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Tell whether a pipeline failed at its Sync: psycopg (3.3.9) has no statement to give the server's error to."""
-    if connection.pgconn.status != ConnStatus.OK:
-        return False
-    busy = isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None
-    return isinstance(exc, IndexError) or busy
-
-
-def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
-    """Tell whether a connection was refused for a reason that waiting does not mend."""
-    message = str(exc)
-    return message.startswith(_CONNECT_FAULTS) and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
-
-
-def _explain(exc: psycopg.Error, schema: str) -> DurableError | None:
-    if isinstance(exc, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
-        return SchemaOutOfDate(
-            f"schema {schema!r} lacks a table of langgraph_durable: call saver.setup() (or asetup()) once, or "
-            "apply the SQL that `python -m langgraph_durable schema` prints"
-        )
-    if isinstance(exc, psycopg.errors.UndefinedColumn):
-        return SchemaOutOfDate(
-            f"the tables in schema {schema!r} are not those of this version of langgraph_durable: call "
-            f"saver.setup() to migrate them ({exc})"
-        )
-    if isinstance(exc, (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)):
-        return InvalidConfig(
-            "a connection pooler between here and Postgres mixes prepared statements up: give pgbouncer "
-            ">= 1.21 max_prepared_statements > 0, or the saver prepare_threshold=None"
-        )
-    if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None and is_permanent_connect_fault(exc):
-        return InvalidConfig(f"cannot connect to Postgres; check the connection string: {exc}")
-    return None

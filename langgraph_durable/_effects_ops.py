@@ -14,9 +14,10 @@ from ulid import ULID
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable._checkpoints import resolve_checkpoint_id
 from langgraph_durable._config import CheckpointRef
-from langgraph_durable._database import Database, Row, Session
+from langgraph_durable._database import Database
 from langgraph_durable._effect_records import TRANSITIONS, State
 from langgraph_durable._rows import Encoded
+from langgraph_durable._sessions import Row, Session
 
 _INLINE_BYTES = 1 << 20
 
@@ -208,7 +209,7 @@ async def move_effect(
 
     Round trips: 1.
     """
-    assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101 (our fault)
+    assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101 (no input leads there)
     error, actor, reason = _storable(outcome.error), _storable(actor), _storable(reason)
     result_type, data = outcome.result or (None, None)
     is_large = data is not None and len(data) > _INLINE_BYTES

@@ -9,13 +9,13 @@ A commit waits for the disk, and a round trip for the network, however little th
   second write is in a second statement, which sees what the first has done. The pipeline has no explicit BEGIN: what
   is sent between two Syncs is one transaction.
 - A thread's writes never overtake each other. A thread is busy while one of its writes is under way; later ones wait,
-  and go out together, in order, in the next batch.
+  and go out together, in order, in the next batch. (A put that the database asks for more is another write then.)
 - A batch must not wait long for anybody: it holds the locks of all its threads, and all its callers wait with it. So
   its lock_timeout is short, which also ends a deadlock with another process's batch or copy before Postgres looks for
   one.
 - A batch that fails is undone as a whole, and then its writes go alone, those of one thread one after the other: each
   caller gets its own answer. They need no writer, so a batch that breaks up holds nobody up. But if the connection
-  died, the batch is run again as a whole; what is stored is keyed, so a second run doubles nothing.
+  died, the batch is first run once more as a whole; what is stored is keyed, so a second run doubles nothing.
 - A writer that takes long, since somebody holds a lock, counts as free until it ends. No thread can block the others.
 
 Who is cancelled leaves: out of the queue, or, once its batch is under way, alone; what others wait for goes on. When
@@ -43,7 +43,8 @@ from langgraph_durable._metrics import Metrics
 from langgraph_durable._statements import RowsStatement
 
 if TYPE_CHECKING:
-    from langgraph_durable._database import Database, Row
+    from langgraph_durable._database import Database
+    from langgraph_durable._sessions import Row
 
 WRITERS = 2
 MOST_ROWS = 128
@@ -93,7 +94,7 @@ class Batch:
 
     writes: list[Write]
     task: asyncio.Task[None] | None = None
-    began: float = field(default_factory=time.monotonic)  # by time.monotonic
+    began: float = field(default_factory=time.monotonic)
 
 
 _groups: WeakSet[GroupCommit] = WeakSet()
@@ -123,9 +124,7 @@ class GroupCommit(ABC):
         # If a writer is free, all that wait are of busy threads.
         self._waiting: deque[Write] = deque()
         self._busy: set[str] = set()
-        self._broken: dict[
-            str, deque[Write]
-        ] = {}  # thread -> what is still to go alone, after the one that goes
+        self._broken: dict[str, deque[Write]] = {}  # thread -> what is to go alone after the one that goes
         self._extra = 0  # writers that were added since others took long
         self._moved = 0.0
 
@@ -183,9 +182,7 @@ class GroupCommit(ABC):
                 write.error = exc
             self._tell(batch)
         except BaseException:
-            if (
-                batch.task is not None
-            ):  # the end of the loop; a thread that is interrupted withdraws as a caller
+            if batch.task is not None:  # else it is a caller's thread, which withdraws as a caller
                 self._break_up(batch)
             raise
         else:

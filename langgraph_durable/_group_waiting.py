@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from weakref import WeakKeyDictionary
 
 from langgraph_durable._group_commit import PATIENCE, Batch, GroupCommit, State, Write
 from langgraph_durable._metrics import Metrics
@@ -89,22 +88,20 @@ class Groups:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self.blocking = BlockingGroup(metrics)
-        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroup] = WeakKeyDictionary()
-        self._making = threading.Lock()
+        # Changed by many threads at once: each change, and each copy, is one step of the interpreter's.
+        self._of_loops: dict[asyncio.AbstractEventLoop, AsyncGroup] = {}
 
     def of_loop(self) -> AsyncGroup:
         """Return the running event loop's group."""
         loop = asyncio.get_running_loop()
         if (group := self._of_loops.get(loop)) is None:
-            with self._making:  # a weak dictionary is changed in more than one step
-                for ended in [other for other in self._of_loops if other.is_closed()]:
-                    del self._of_loops[ended]  # a timer of its group may keep it
-                group = self._of_loops[loop] = AsyncGroup(self._metrics)
+            for other in list(self._of_loops):
+                if other.is_closed():
+                    self._of_loops.pop(other, None)
+            group = self._of_loops[loop] = AsyncGroup(self._metrics)
         return group
 
     def waiting(self) -> tuple[int, int]:
         """Return how many writes wait just now, and their bytes, about."""
-        with self._making:
-            groups = [self.blocking, *self._of_loops.values()]
-        queues = [group.waiting() for group in groups]
+        queues = [group.waiting() for group in (self.blocking, *self._of_loops.copy().values())]
         return sum(writes for writes, _ in queues), sum(size for _, size in queues)

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from langgraph_durable import _get_statements as sql
 from langgraph_durable._checkpoints import resolve_checkpoint_id, stored_value
 from langgraph_durable._config import CheckpointRef
-from langgraph_durable._database import Database, Row
+from langgraph_durable._database import Database
 from langgraph_durable._rows import HistoryWrite, StoredHistory, StoredSeed
 from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
 from langgraph_durable._segments import SegmentedValue
+from langgraph_durable._sessions import Row
 
 
 async def get_delta_history(

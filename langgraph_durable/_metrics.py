@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from langgraph_durable.reports import Latency, SaverMetrics
 
 if TYPE_CHECKING:
-    from langgraph_durable._connections import AsyncConnections, BlockingConnections
+    from langgraph_durable._connections import Connections
     from langgraph_durable._group_waiting import Groups
     from langgraph_durable._segment_cache import SegmentCache
 
@@ -78,7 +78,7 @@ class MetricSources:
         counted: Metrics,
         groups: Groups | None,
         segments: SegmentCache,
-        pools: Sequence[BlockingConnections | AsyncConnections | None],
+        pools: Sequence[Connections | None],
     ) -> None:
         self._counted = counted
         self._groups = groups

@@ -126,9 +126,8 @@ class _BlockingOwnPool(BlockingConnections):
         self._pool: ConnectionPool[Any] | None = None
         self._pid = os.getpid()
         self._opening = threading.Lock()
-        self._attempts: dict[
-            int, threading.Event
-        ] = {}  # by process: no child waits for what its parent was doing
+        # By process: no child waits for what its parent was doing.
+        self._attempts: dict[int, threading.Event] = {}
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     @contextmanager
@@ -161,6 +160,8 @@ class _BlockingOwnPool(BlockingConnections):
             other.wait()
             return None if self._pools.reached else self._connect_first()
         try:
+            if self._pools.reached:  # just now
+                return None
             first = self._connect_first()
             self._pools.reached = True
             return first

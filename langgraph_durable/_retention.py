@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from langgraph_durable import _retention_statements as sql
 from langgraph_durable._checkpoints import assemble_page, segmented_values
 from langgraph_durable._columns import fold_row, text_array
-from langgraph_durable._database import Call, Database, Row, Session
+from langgraph_durable._database import Database
 from langgraph_durable._get_statements import GET_BY_ID
 from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
 from langgraph_durable._rows import Fold
 from langgraph_durable._segment_reading import SegmentReader, fill_values
+from langgraph_durable._sessions import Call, Row, Session
 from langgraph_durable._statements import LOCK_THREAD, LOCK_THREADS_SHARED
 from langgraph_durable._ulids import derive_ulid, show_ulid
 from langgraph_durable.errors import EffectUnresolved, ThreadExists

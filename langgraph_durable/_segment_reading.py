@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from langgraph_durable._database import Database, Params, Row, Session
+from langgraph_durable._database import Database
 from langgraph_durable._get_statements import GET_SEGMENTS
 from langgraph_durable._segment_cache import SegmentCache
 from langgraph_durable._segments import SegmentedValue, hashes_in, is_index
+from langgraph_durable._sessions import Params, Row, Session
 from langgraph_durable._statements import LOCK_THREADS_SHARED, Statement
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from langgraph_durable import _codec
 from langgraph_durable import _reading_statements as sql
-from langgraph_durable._database import Row
+from langgraph_durable._sessions import Row
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.errors import CheckpointCorrupted
 from langgraph_durable.interrupts import read_interrupts

@@ -20,8 +20,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable import _codec, _config
 from langgraph_durable import _reading_statements as sql
-from langgraph_durable._database import Database, Row, run_now
+from langgraph_durable._database import Database, run_now
 from langgraph_durable._metrics import measured
+from langgraph_durable._sessions import Row
 from langgraph_durable._ulids import parse_ulid, show_ulid
 from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig
 

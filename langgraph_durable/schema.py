@@ -18,7 +18,8 @@ from psycopg.errors import DuplicateSchema, DuplicateTable, UniqueViolation
 from psycopg.sql import SQL, Identifier, Literal
 
 from langgraph_durable import _statements as sql
-from langgraph_durable._database import Database, Session
+from langgraph_durable._database import Database
+from langgraph_durable._sessions import Session
 from langgraph_durable._statements import Statement, render_script
 from langgraph_durable.errors import InvalidConfig, SchemaOutOfDate
 

@@ -27,9 +27,10 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import Database, Session
+from langgraph_durable._database import Database
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
+from langgraph_durable._sessions import Session
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions, _unknown
 from langgraph_durable.effects._attempts import Attempt, owner, running

@@ -12,9 +12,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import BlockingDatabase, Database, Session
+from langgraph_durable._database import BlockingDatabase, Database
 from langgraph_durable._effect_records import State
 from langgraph_durable._effects_ops import EffectRow, Outcome
+from langgraph_durable._sessions import Session
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions
 from langgraph_durable.effects._attempts import Attempt, owner

@@ -11,7 +11,7 @@ from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import Session
+from langgraph_durable._sessions import Session
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,

@@ -355,6 +355,18 @@ async def test_a_bad_row_fails_its_own_caller(
         await drive(saver, "put", *a_put("afterwards"))
 
 
+async def test_a_commit_that_is_refused_on_a_callers_connection(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    observer.rows(BAD_ROWS["at the commit"])
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        async with await AsyncConnection.connect(conninfo, autocommit=True) as async_connection:
+            saver = DurableSaver(connection, async_pool=async_connection)
+            with pytest.raises(psycopg.OperationalError, match="refused the commit"):
+                await drive(saver, "put", *a_put("trouble"))
+    assert observer.rows("SELECT FROM langgraph_durable.checkpoints") == []
+
+
 async def test_writes_that_are_stuck_leave_others_their_writers(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:

@@ -165,7 +165,9 @@ async def test_a_thread_deleted_during_the_walk_ends_it(driven: Saver) -> None:
     assert seen == CheckpointWalk.page_size
 
 
-def test_a_long_walk_holds_one_page_in_memory(saver: DurableSaver, conninfo: str) -> None:
+def test_a_long_walk_holds_one_page_in_memory(
+    saver: DurableSaver, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = checkpoint_with({"large": ["x" * 2000]})
     saver.put(config_for("t"), checkpoint, {"source": "loop", "step": 0}, checkpoint["channel_versions"])
     with psycopg.connect(conninfo) as connection:
@@ -181,12 +183,12 @@ def test_a_long_walk_holds_one_page_in_memory(saver: DurableSaver, conninfo: str
                 value_channels, ARRAY[value_versions[1] || '-' || i], NULL
             FROM langgraph_durable.checkpoints, generate_series(1, 10000) i""")
         connection.execute("ANALYZE langgraph_durable.checkpoints, langgraph_durable.channel_values")
-    saver._decode = lambda stored, serde=None: saver_decode(stored)  # type: ignore[method-assign]
 
-    def saver_decode(stored: Any) -> Any:
+    def decode(stored: Any, serde: Any) -> Any:
         stored.checkpoint_id = checkpoint["id"]
-        return DurableSaver._decode(saver, stored)
+        return DurableSaver._decode(saver, stored, serde)
 
+    monkeypatch.setattr(saver, "_decode", decode)
     walked = 0
     tracemalloc.start()
     try:

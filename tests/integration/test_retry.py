@@ -19,7 +19,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from langgraph_durable import DurableSaver, InvalidConfig, _database, embedded
+from langgraph_durable import DurableSaver, InvalidConfig, _database, _faults, embedded
 from langgraph_durable._connections import async_living_connection
 from langgraph_durable._statements import LOCK_THREAD, render
 from langgraph_durable.embedded import EmbeddedPostgres
@@ -410,7 +410,7 @@ async def test_retry_while_another_thread_is_on_the_connection(
     """What another thread does on it is no transaction of the caller's."""
     make_fault(observer, "writes", "40001", times=1)
     failed, asked = threading.Event(), threading.Event()
-    really_transient = _database.is_transient
+    really_transient = _faults.is_transient
 
     def is_transient(exc: psycopg.Error) -> bool:
         if isinstance(exc, psycopg.errors.SerializationFailure):

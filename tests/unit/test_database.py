@@ -14,7 +14,8 @@ from psycopg_pool import PoolTimeout
 
 import langgraph_durable
 from langgraph_durable import errors
-from langgraph_durable._database import AsyncDatabase, OperationSuspended, is_transient, run_now
+from langgraph_durable._database import AsyncDatabase, OperationSuspended, run_now
+from langgraph_durable._faults import is_transient
 
 
 async def add_one(number: int) -> int:
