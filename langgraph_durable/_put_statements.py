@@ -6,10 +6,10 @@ The bytes come in one string, and the rows' columns tell where: a row's own begi
   a LIMIT or OFFSET, never by joins: a join is planned from estimates of rows per thread, which are worst for the
   few huge threads that matter.
 - A checkpoint's ULID is what its id tells, unless that is not after what came before it: the head of its namespace
-  if its parent is stored, and the root graph's checkpoint that a subgraph's call started from. Then a clock is off,
-  and it is the successor of the thread's last. (Namespaces must agree: the runtime asks for a subgraph's
-  checkpoints before one of the root's.) A successor is the number plus one, done on the lower 64 bits; those of a
-  ULID made here are never all ones.
+  if its parent is stored or its id tells no time (two may come within a millisecond), and the root graph's checkpoint
+  that a subgraph's call started from. Then a clock is off, and it is the successor of the thread's last. (Namespaces
+  must agree: the runtime asks for a subgraph's checkpoints before one of the root's.) A successor is the number plus
+  one, done on the lower 64 bits; those of a ULID made here are never all ones.
 - What a graph does not know of its thread stays: channels that a put neither has a value for nor a new version are the
   parent's affair. An ancestor has no list of its delta channels, but seeds and writes of no others.
 - Segments: see _segments.py. What a stored index or value names is stored, so a put looks only for what its own rows
@@ -86,7 +86,7 @@ PUT_CHECKPOINTS = RowsStatement(
     SELECT g.*, verdict, missing, lacking,
         parents.channels AS kept_channels, parents.versions AS versions_kept, parents.deltas AS kept_deltas,
         CASE
-            WHEN stored AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
+            WHEN (stored OR g.derived_ulid IS NULL) AND head.ulid >= derived.ulid OR root.ulid >= derived.ulid
             OR NOT stored AND (
                 SELECT 1 FROM {schema}.checkpoints c
                 WHERE c.thread_id = g.thread AND c.checkpoint_ns = g.ns AND c.ulid = derived.ulid

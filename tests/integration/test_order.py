@@ -136,6 +136,14 @@ async def test_ids_that_tell_no_time_are_placed_by_the_servers_clock(driven: Sav
     assert abs(ULID.from_str(place).timestamp - ULID().timestamp) < 60
 
 
+async def test_ids_that_tell_no_time_stand_as_they_came_even_within_a_millisecond(driven: Saver) -> None:
+    config = config_for("t")
+    put_ids = [f"{number * 7919 % 100:02}" for number in range(100)]
+    for id_ in put_ids:
+        await put(driven, config, checkpoint=checkpoint_with(id=id_))
+    assert await listed_ids(driven, config) == put_ids[::-1]
+
+
 async def test_unknown_ids_find_nothing(driven: Saver) -> None:
     await put(driven, config_for("t"))
     for unknown in ("nope", str(uuid6()), str(ULID())):
