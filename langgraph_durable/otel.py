@@ -6,6 +6,7 @@
 
 Names and attributes are those of OpenTelemetry's semantic conventions for database clients. A span is a call of a
 method, or the fetching of one page of `list`, `timeline` and `pending_interrupts`; retries and waiting are inside it.
+Effects have `begin_effect`, which also waits, verifies and asks, and `record_effect` for what is recorded after it.
 Its parent is the caller's current span, and statements that psycopg's own instrumentation traces are its children.
 Nothing that a user or an agent said is in an attribute, nor an id of a thread, nor an error's message.
 """
@@ -21,6 +22,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 import psycopg
+from langgraph.errors import GraphBubbleUp
 
 from langgraph_durable import __version__
 from langgraph_durable._metrics import MetricSources
@@ -137,6 +139,8 @@ def _traced(
         failed: Attributes = {}
         try:
             yield
+        except GraphBubbleUp:  # an effect asks a human, which is no failure
+            raise
         except BaseException as exc:  # also of who is cancelled
             failed = _failure(exc)
             span.set_attributes(failed)

@@ -146,7 +146,8 @@ class SaverMetrics:
     operations: Mapping[str, Latency]
     """By the sync method's name, sync and async together; of what is fetched in pages, each page is a call.
 
-    `erase` is counted as delete_thread, and `get` as get_tuple.
+    `erase` is counted as delete_thread, and `get` as get_tuple. Of effects, begin_effect counts calls, replayed or not,
+    with what they wait, verify and ask, and record_effect what is recorded of them later.
     """
     batches: int
     """Times that writes which waited at the same time went out together; a write that did not wait is in none."""

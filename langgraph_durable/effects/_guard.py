@@ -30,6 +30,7 @@ from langgraph_durable import _effects_ops as ops
 from langgraph_durable._database import Database
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
+from langgraph_durable._metrics import measured
 from langgraph_durable._sessions import Session
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions, _unknown
@@ -83,6 +84,7 @@ class Guard:
         self.db = db
         self.saver = saver
         self.serde: SerializerProtocol = saver.serde
+        self._metrics = saver._metrics
         self.leases = leases
         self.call = call
         self.policy = policy
@@ -96,6 +98,7 @@ class Guard:
 
     # --- begin ---
 
+    @measured("begin_effect")
     async def begin(self, state: State) -> Attempt:
         """Claim the effect, or find what became of it; wait, verify or ask where that is not known.
 
@@ -370,6 +373,7 @@ class Guard:
                 "how effect %s ended could not be recorded: %s", show_ulid(attempt.row.effect_id), failure
             )
 
+    @measured("record_effect")
     async def report(
         self,
         attempt: Attempt,

@@ -13,6 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
 from opentelemetry import metrics as global_metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -23,13 +25,19 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool
+from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, InvalidConfig, pending_interrupts
+from langgraph_durable import DurableSaver, InvalidConfig, effect, pending_interrupts
 from langgraph_durable.otel import instrument
 from tests.acceptance.graphs import CHAIN, chain
 from tests.samples import LARGE, WRITES, Driver, Observer, a_put, await_until, config
 
 ROOT = Path(__file__).parents[2]
+
+
+class Flag(TypedDict, total=False):
+    fails: bool
+    said: str
 
 
 class Telemetry:
@@ -217,6 +225,40 @@ async def test_a_cancelled_call_ends_its_span(
             await call
     [span] = telemetry.spans()
     assert attributes(span)["error.type"] == "CancelledError"
+
+
+def test_effects_are_spans_and_a_question_to_a_human_is_no_failure(
+    saver: DurableSaver, telemetry: Telemetry
+) -> None:
+    telemetry.instrument(saver)
+
+    def pay(fails: bool) -> str:
+        if fails:
+            raise TimeoutError("secret")
+        return "paid"
+
+    guarded = effect(name="pay", key="k", on_unknown="ask")(pay)
+    builder = StateGraph(Flag)
+    builder.add_node("pay", lambda state: {"said": guarded(state["fails"])})
+    builder.add_edge(START, "pay")
+    graph = builder.compile(checkpointer=saver)
+    with pytest.raises(TimeoutError):
+        graph.invoke({"fails": True}, config(), durability="sync")
+    [asked] = graph.invoke(None, config(), durability="sync")["__interrupt__"]
+    answer = {"effect": asked.value["effect"], "decision": "happened", "result": "paid"}
+    assert graph.invoke(Command(resume=answer), config(), durability="sync")["said"] == "paid"
+    spans = [span for span in telemetry.spans() if "effect" in span.name]
+    assert [attributes(span)["db.operation.name"] for span in spans] == [
+        "begin_effect",
+        "record_effect",  # that nobody knows its end
+        "begin_effect",  # asks
+        "begin_effect",  # is told
+    ]
+    for span in spans:
+        assert span.status.status_code is StatusCode.UNSET
+        assert "error.type" not in attributes(span)
+        assert "secret" not in span.to_json()
+    assert saver.metrics().operations["begin_effect"].count == 3
 
 
 def test_a_retry_is_inside_its_span(saver: DurableSaver, observer: Observer, telemetry: Telemetry) -> None:
