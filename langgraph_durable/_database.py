@@ -136,7 +136,7 @@ class Database(ABC):
 
     async def write_alone(self, write: Write) -> list[Row]:
         """Run a write in a transaction of its own."""
-        call: Call = (write.statement.one, write.row.params())
+        call = _storing(write.statement, [write.row])
         if not write.locks:
             return await self.fetch(*call)
         return await self.pipeline((LOCK_THREADS_SHARED, (text_array([write.thread_id]),)), call)
@@ -145,9 +145,11 @@ class Database(ABC):
         """Run writes in one transaction, and return the rows of each.
 
         Raises:
-            BatchRefused: One of them failed, and all are undone.
-            psycopg.Error: There is no connection, whatever they are.
+            BatchRefused: One of several failed, and all are undone.
+            psycopg.Error: There is no connection, whatever they are; or, of a single one, its own.
         """
+        if len(writes) == 1:
+            return [await self.write_alone(writes[0])]
         bundles = list(_bundles(writes))
         attempts = 0
 
@@ -159,7 +161,9 @@ class Database(ABC):
                 if threads := sorted({write.thread_id for write in writes if write.locks}):
                     calls.append((LOCK_THREADS_SHARED, (text_array(threads),)))
                 before = len(calls)
-                calls += [(statement.many, gather([w.row for w in bundle])) for statement, bundle in bundles]
+                calls += [
+                    _storing(statement, [write.row for write in bundle]) for statement, bundle in bundles
+                ]
                 return (await session.pipeline(*calls))[before:]
             except CommitRefused:
                 raise
@@ -247,6 +251,10 @@ class Database(ABC):
     async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
         """Finish an operation even if whoever waits for it is cancelled meanwhile."""
         return await operation
+
+
+def _storing(statement: RowsStatement, rows: Sequence[SentRow]) -> Call:
+    return (statement.many, gather(rows)) if len(rows) > 1 else (statement.one, rows[0].params())
 
 
 def _bundles(writes: Iterable[Write]) -> Iterator[tuple[RowsStatement, list[Write]]]:
