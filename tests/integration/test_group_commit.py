@@ -445,6 +445,20 @@ async def test_a_backend_killed_amid_a_batch(
     assert list(transactions(observer, "writes").values()) == [30]
 
 
+async def test_a_row_that_kills_each_connection_fails_only_its_own_caller(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    observer.rows(TROUBLE.format(times=1000, what="PERFORM pg_terminate_backend(pg_backend_pid())"))
+    async with DurableSaver.from_conn_string(conninfo, retry_timeout=0.5) as saver:
+        async with busy(saver, conninfo, observer, drive):
+            puts = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(10)]
+            bad = drive(saver, "put", *a_put("trouble"))
+            *ends, failure = await asyncio.gather(*puts, bad, return_exceptions=True)
+        assert isinstance(failure, psycopg.Error)
+        assert not any(isinstance(end, Exception) for end in ends), ends
+        assert len(transactions(observer)) == 10
+
+
 async def test_no_database_for_a_batch(conninfo: str, proxy: Proxy, observer: Observer) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=0.5, pool_timeout=1) as saver:
         await saver.aput(*a_put())
