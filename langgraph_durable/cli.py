@@ -136,7 +136,10 @@ def _age(text: str) -> timedelta:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age: a number and one of s, m, h, d, as in 30d")
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-    return timedelta(**{units[match[2]]: int(match[1])})
+    try:
+        return timedelta(**{units[match[2]]: int(match[1])})
+    except (OverflowError, ValueError):  # more days than Python counts, or more digits than it reads
+        raise argparse.ArgumentTypeError(f"{text[:20]!r}... is too long an age") from None
 
 
 def _prune(options: argparse.Namespace) -> int:

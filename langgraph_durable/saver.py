@@ -554,7 +554,7 @@ class DurableSaver(SaverOperations):
 
         Raises:
             InvalidConfig: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
-            PruneFailed: Some threads could not be pruned; the others were.
+            PruneFailed: Some threads could not be pruned; all else was done.
         """
         policy = _config.require_sweep_policy(keep_last, older_than)
         effects = _config.require_age(effects_older_than, "effects_older_than")
