@@ -119,6 +119,17 @@ def require_text(value: Any, name: str) -> str:
     return value
 
 
+def require_schema(schema: Any) -> str:
+    """Return the name of a database schema.
+
+    Raises:
+        InvalidConfig: It is empty, or no text.
+    """
+    if schema == "":
+        raise InvalidConfig('schema must name a database schema, got ""')
+    return require_text(schema, "schema")
+
+
 def require_ids(ids: Any, name: str) -> list[str]:
     """Return a sequence of ids as texts.
 

@@ -175,11 +175,9 @@ class DurableSaver(SaverOperations):
         group_commit: bool,
     ) -> None:
         # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
-        if not schema:
-            raise InvalidConfig('schema must name a database schema, got ""')
         if isinstance(filter_keys, str):
             raise TypeError(f"filter_keys must be a collection of keys, not one str: pass [{filter_keys!r}]")
-        self.schema = _config.require_text(schema, "schema")
+        self.schema = _config.require_schema(schema)
         self._filter_keys = filter_keys
         self._retry_timeout = retry_timeout
         self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))

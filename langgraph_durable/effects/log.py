@@ -453,6 +453,8 @@ class EffectLog:
         return await self._pending(self._saver._adb, thread_id)
 
     async def _pending(self, db: Database, thread_id: str | None) -> Sequence[EffectRecord]:
+        if thread_id is not None:
+            require_text(thread_id, "thread_id")
         rows = await ops.list_effects(db, states=["unknown", "issued"], thread_id=thread_id)
         return [self._record(row) for row in rows if row.state == "unknown" or _is_expired(row)]
 
