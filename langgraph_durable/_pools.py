@@ -429,7 +429,7 @@ def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
         _check(given)
     except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
-            f"not a Postgres connection string ({exc}): pass "
+            f"not a Postgres connection string ({str(exc).strip()}): pass "
             '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
         ) from exc
     defaults: dict[str, str | int] = {

@@ -58,8 +58,6 @@ class DurableSaver(SaverOperations):
     One instance serves any number of threads and event loops at once, and `graph.invoke` as well as
     `graph.ainvoke`. Transient faults (a connection that died, a server that restarts, a deadlock) are retried
     for up to `retry_timeout` seconds; everything stored is keyed, so a retry doubles nothing.
-
-    Source: design/contract.md, design/storage.md.
     """
 
     def __init__(
@@ -517,6 +515,9 @@ class DurableSaver(SaverOperations):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, on the server: every checkpoint, value and write, in every namespace, as of one moment.
 
+        Its effects are copied with it: the copy is given the outcomes of those that were done, and what may have
+        happened waits for a decision there too. An unknown thread copies nothing.
+
         Raises:
             InvalidConfig: Source and target are one.
             ThreadExists: The target has checkpoints.
@@ -580,6 +581,9 @@ class DurableSaver(SaverOperations):
 
         Args:
             thread_id: The thread to look at; None for all. Of a thread, indexes and free space are not counted.
+
+        Raises:
+            InvalidConfig: `thread_id` cannot be used.
 
         Round trips: 1, but every row is looked at.
         """

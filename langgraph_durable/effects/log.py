@@ -342,7 +342,11 @@ class EffectLog:
     # --- looking, and deciding ---
 
     def get(self, effect_id: str) -> EffectRecord | None:
-        """Return an effect, or None if there is none of this id."""
+        """Return an effect, or None if there is none of this id.
+
+        Raises:
+            EffectError: `effect_id` is no ULID.
+        """
         return run_now(self._get(self._saver._db, effect_id))
 
     async def aget(self, effect_id: str) -> EffectRecord | None:
@@ -372,6 +376,10 @@ class EffectLog:
             run_id: The run that attempted them last.
             after: An effect's id, to go on after it.
             limit: How many at most; None for all.
+
+        Raises:
+            InvalidConfig: An argument cannot be used.
+            EffectError: `after` is no ULID.
         """
         return run_now(self._list(self._saver._db, state, tool, thread_id, run_id, after, limit))
 
@@ -445,7 +453,11 @@ class EffectLog:
         return [self._record(row) for row in await ops.list_checkpoint_effects(db, checkpoint_ref(config))]
 
     def pending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
-        """Return the effects that need a decision: unknown ones, and those whose owner's lease ran out."""
+        """Return the effects that need a decision: unknown ones, and those whose owner's lease ran out.
+
+        Args:
+            thread_id: Only this thread's.
+        """
         return run_now(self._pending(self._saver._db, thread_id))
 
     async def apending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
