@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -132,7 +133,7 @@ def _resolve(options: argparse.Namespace) -> int:
             options.effect,
             findings[options.decision],
             note=options.note,
-            actor=options.actor or getpass.getuser(),
+            actor=options.actor or _user(),
         )
     print(
         f"effect {record.effect_id} is {record.state}; run the graph again to go on: graph.invoke(None, config)"
@@ -142,3 +143,10 @@ def _resolve(options: argparse.Namespace) -> int:
 
 def _plain_record(record: EffectRecord) -> dict[str, Any]:
     return {**asdict(record), "args": plain(record.args)}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, whose user may have no account
+        return f"uid {os.getuid()}"

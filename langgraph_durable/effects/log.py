@@ -308,10 +308,12 @@ class EffectLog:
         """Write to the saver's own database and record the effect in one transaction: both, or neither.
 
         Where nothing leaves the database, this is exactly once, with nothing to verify. `if not e.replayed:` write
-        with the cursor; `e.complete(result)` if there is a result to keep.
+        with the cursor; `e.complete(result)` if there is a result to keep. What the saver itself is asked inside the
+        block is part of the transaction on a single connection; with pools it takes another connection, and is not.
 
         Raises:
             EffectConflict: The key was used with other args.
+            EffectError: The effect was begun outside of a transaction, and has not been completed.
         """
         call, place = self._named(name, key, args)
         db = self._saver._db

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -233,3 +234,14 @@ def test_the_command_line_shows_whatever_was_stored(
         assert json.loads(capsys.readouterr().out)["args"] == {"no,key of JSON": 1} | {
             name: value for name, value in odd.items() if isinstance(name, str)
         }
+
+
+def test_a_user_without_an_account_decides_too(
+    payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = payments.break_off("a")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    assert main(["effects", "resolve", waiting, "abandon", "--database", conninfo]) == 0
+    assert payments.log.history(waiting)[-1].actor == "uid 2000000001"
