@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit status: 0, or 1 after an error, told on standard error, or 2 for a command that is none.
+        The exit status: 0, or 1 after an error, told on standard error, or 2 for a command that is none, or 130
+        after an interrupt from the keyboard.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` perhaps, had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the last flush complains again
         return 0
+    except KeyboardInterrupt:  # each thread of a sweep was pruned in a transaction of its own, or not at all
+        return 130
     return status
 
 

@@ -92,7 +92,8 @@ class DurableSaver(SaverOperations):
                 one transaction. Never on a single connection.
 
         Raises:
-            InvalidConfig: Neither `pool` nor `async_pool` is given, or one is something else.
+            InvalidConfig: Neither `pool` nor `async_pool` is given, or an argument cannot be used.
+            TypeError: `filter_keys` is one str.
         """
         super().__init__(serde=serde)
         if pool is None and async_pool is None:
@@ -143,7 +144,8 @@ class DurableSaver(SaverOperations):
             group_commit: See `DurableSaver`.
 
         Raises:
-            InvalidConfig: The connection string or a size cannot be used.
+            InvalidConfig: The connection string, a size or another argument cannot be used.
+            TypeError: `filter_keys` is one str.
         """
         if not 0 <= min_size <= max_size or max_size < 1:
             raise InvalidConfig(

@@ -106,7 +106,10 @@ class EffectHandle:
 
 
 class Effect(EffectHandle):
-    """An effect in the hands of sync code."""
+    """An effect in the hands of sync code.
+
+    Its methods raise EffectSuperseded if another owner took it over, and EffectError if it is `replayed`.
+    """
 
     def issue(self) -> None:
         """Record that what follows may reach the outside world. An exception before it means that nothing did."""
@@ -122,7 +125,7 @@ class Effect(EffectHandle):
 
 
 class AsyncEffect(EffectHandle):
-    """An effect in the hands of async code."""
+    """An effect in the hands of async code; see `Effect`."""
 
     async def issue(self) -> None:
         """Record that what follows may reach the outside world. An exception before it means that nothing did."""

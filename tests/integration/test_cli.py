@@ -179,3 +179,23 @@ def test_as_a_process(conninfo: str) -> None:
     ended = subprocess.run(["sh", "-c", piped], capture_output=True, text=True, timeout=60, check=False)
     assert ended.stderr == ""
     assert ended.stdout.startswith("--")
+    ended = subprocess.run(
+        [sys.executable, "-m", "langgraph_durable", "timeline", "caf\u00e9", "--database", conninfo],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == ("nothing is known of thread 'caf\\xe9'\n", "")
+
+
+def test_an_interrupt_is_no_fault(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DurableSaver, "sweep", interrupted)
+    assert main(["sweep", "--keep-last", "1", "--database", conninfo]) == 130
+    assert capsys.readouterr().err == ""
