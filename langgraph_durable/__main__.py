@@ -1,7 +1,10 @@
 """`python -m langgraph_durable`."""
 
+import io
 import sys
 
 from langgraph_durable.cli import main
 
+if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal's encoding may lack what somebody stored
 sys.exit(main())

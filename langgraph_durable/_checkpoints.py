@@ -318,11 +318,6 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         _,
         _,
     ) = row
-    if len(names) != len(versions):
-        raise CheckpointCorrupted(
-            f"value_channels and value_versions do not pair: thread {thread_id!r}, "
-            f"namespace {checkpoint_ns!r}, checkpoint {checkpoint_id!r}"
-        )
     return StoredCheckpoint(
         thread_id=thread_id,
         checkpoint_ns=checkpoint_ns,
@@ -331,5 +326,25 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         parent_checkpoint_id=parent,
         checkpoint=(kind, body),
         metadata=(meta_kind, meta),
-        versions=dict(zip(names, versions, strict=True)),
+        versions=pair_versions(names, versions, thread_id, checkpoint_ns, checkpoint_id),
     )
+
+
+def pair_versions(
+    names: Sequence[str],
+    versions: Sequence[str | None],
+    thread_id: str,
+    checkpoint_ns: str,
+    checkpoint_id: str,
+) -> dict[str, str | None]:
+    """Return the version of each channel that a checkpoint has a value of; None if that is inside the checkpoint.
+
+    Raises:
+        CheckpointCorrupted: The columns do not pair; the message names the checkpoint.
+    """
+    if len(names) != len(versions):
+        raise CheckpointCorrupted(
+            f"value_channels and value_versions do not pair: thread {thread_id!r}, "
+            f"namespace {checkpoint_ns!r}, checkpoint {checkpoint_id!r}"
+        )
+    return dict(zip(names, versions, strict=True))

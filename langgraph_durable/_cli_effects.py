@@ -5,27 +5,28 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from langgraph_durable._cli_common import add_command, open_saver, row, short, show_age, shown
+from langgraph_durable._plain_json import plain
 from langgraph_durable.effects import EffectLog, EffectRecord, Happened, NotHappened
 from langgraph_durable.effects.policy import Finding
 from langgraph_durable.errors import EffectError
-from langgraph_durable.saver import DurableSaver
 
 _SEVERAL_STATES = ("claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned")
+_WIDTHS = (26, 9, 5, 5, 16, 20, 0)
 
 
 def add_effects_commands(commands: Any, add_options: Callable[[argparse.ArgumentParser], None]) -> None:
     """Add the commands to a parser's; `add_options` adds those that say which database."""
-    effects = commands.add_parser(
-        "effects", help="what tools did, or may have done; decide on what is unknown"
-    )
+    effects = add_command(commands, "effects", "what tools did, or may have done; decide on what is unknown")
     actions = effects.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    list_ = actions.add_parser("list", help="list effects; those that need a decision, unless told otherwise")
+    list_ = add_command(actions, "list", "list effects; those that need a decision, unless told otherwise")
     add_options(list_)
     list_.add_argument("--all", action="store_true", help="also those that need no decision")
     list_.add_argument("--state", choices=_SEVERAL_STATES, help="only those in this state")
@@ -34,13 +35,13 @@ def add_effects_commands(commands: Any, add_options: Callable[[argparse.Argument
     list_.add_argument("--json", action="store_true", help="one JSON object a line")
     list_.set_defaults(run=_list)
 
-    show = actions.add_parser("show", help="show an effect and its history")
+    show = add_command(actions, "show", "show an effect and its history")
     add_options(show)
     show.add_argument("effect", help="its id")
     show.add_argument("--json", action="store_true", help="as a JSON object")
     show.set_defaults(run=_show)
 
-    resolve = actions.add_parser("resolve", help="decide on an effect; then run its graph again")
+    resolve = add_command(actions, "resolve", "decide on an effect; then run its graph again")
     add_options(resolve)
     resolve.add_argument("effect", help="its id")
     resolve.add_argument(
@@ -54,12 +55,8 @@ def add_effects_commands(commands: Any, add_options: Callable[[argparse.Argument
     resolve.set_defaults(run=_resolve)
 
 
-def _open(options: argparse.Namespace) -> DurableSaver:
-    return DurableSaver.from_conn_string(options.database, schema=options.schema)
-
-
 def _list(options: argparse.Namespace) -> int:
-    with _open(options) as saver:
+    with open_saver(options) as saver:
         log = EffectLog.from_saver(saver)
         if options.all or options.state:
             found: Sequence[EffectRecord] = log.list(
@@ -69,22 +66,24 @@ def _list(options: argparse.Namespace) -> int:
             found = [e for e in log.pending(options.thread) if options.tool in (None, e.tool)]
     if options.json:
         for record in found:
-            print(json.dumps(asdict(record), default=str))
+            print(json.dumps(_plain_record(record), default=str))
         return 0
     if not found:
         print("no effect needs a decision" if not (options.all or options.state) else "no effects")
         return 0
-    print(_row("EFFECT", "STATE", "AGE", "TRIES", "TOOL", "THREAD", "ARGUMENTS"))
+    print(row(_WIDTHS, "EFFECT", "STATE", "AGE", "TRIES", "TOOL", "THREAD", "ARGUMENTS"))
+    now = datetime.now(timezone.utc)
     for record in found:
         print(
-            _row(
+            row(
+                _WIDTHS,
                 record.effect_id,
                 record.state,
-                _age(record.first_attempt_at),
+                show_age(now - record.first_attempt_at),
                 str(record.attempts),
-                record.tool,
-                record.thread_id or "-",
-                _short(record.args),
+                shown(record.tool),
+                shown(record.thread_id or "-"),
+                short(record.args, 60),
             )
         )
     if any(record.state in ("unknown", "issued") for record in found):
@@ -96,23 +95,24 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    with _open(options) as saver:
+    with open_saver(options) as saver:
         log = EffectLog.from_saver(saver)
         record = log.get(options.effect)
         if record is None:
             raise EffectError(f"there is no effect {options.effect!r}: `effects list --all` lists them")
         history = log.history(options.effect)
     if options.json:
-        print(json.dumps({**asdict(record), "history": [asdict(e) for e in history]}, default=str))
+        print(json.dumps({**_plain_record(record), "history": [asdict(e) for e in history]}, default=str))
         return 0
     for name, value in asdict(record).items():
         if value is not None:
-            print(f"{name.replace('_', ' '):<17} {value}")
+            print(f"{name.replace('_', ' '):<17} {shown(str(value))}")
     print("history")
     for event in history:
         moved = f"{event.from_state or 'nothing'} -> {event.to_state}"
         why = f": {event.reason}" if event.reason else ""
-        print(f"  {event.at.isoformat(timespec='milliseconds')}  {moved:<22} {event.actor or '-'}{why}")
+        by = shown(f"{event.actor or '-'}{why}")
+        print(f"  {event.at.isoformat(timespec='milliseconds')}  {moved:<22} {by}")
     return 0
 
 
@@ -128,12 +128,12 @@ def _resolve(options: argparse.Namespace) -> int:
         "not-happened": NotHappened(),
         "abandon": None,
     }
-    with _open(options) as saver:
+    with open_saver(options) as saver:
         record = EffectLog.from_saver(saver).resolve(
             options.effect,
             findings[options.decision],
             note=options.note,
-            actor=options.actor or getpass.getuser(),
+            actor=options.actor or _user(),
         )
     print(
         f"effect {record.effect_id} is {record.state}; run the graph again to go on: graph.invoke(None, config)"
@@ -141,19 +141,12 @@ def _resolve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(*cells: str) -> str:
-    widths = (26, 9, 5, 5, 16, 20, 0)
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+def _plain_record(record: EffectRecord) -> dict[str, Any]:
+    return {**asdict(record), "args": plain(record.args)}
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _age(since: datetime) -> str:
-    seconds = int((datetime.now(timezone.utc) - since).total_seconds())
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{max(seconds, 0)}s"
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, whose user may have no account
+        return f"uid {os.getuid()}"

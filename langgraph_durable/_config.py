@@ -13,6 +13,9 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_durable.errors import InvalidConfig
 
+_LONGEST_AGE = timedelta(days=700_000)
+"""Older than anything stored. So long ago Python and Postgres still have a time; longer ago they may not."""
+
 _THREAD_EXAMPLE = '{"configurable": {"thread_id": "..."}}'
 
 
@@ -116,6 +119,17 @@ def require_text(value: Any, name: str) -> str:
     return value
 
 
+def require_schema(schema: Any) -> str:
+    """Return the name of a database schema.
+
+    Raises:
+        InvalidConfig: It is empty, or no text.
+    """
+    if schema == "":
+        raise InvalidConfig('schema must name a database schema, got ""')
+    return require_text(schema, "schema")
+
+
 def require_ids(ids: Any, name: str) -> list[str]:
     """Return a sequence of ids as texts.
 
@@ -143,7 +157,7 @@ class Policy:
 
 
 def require_age(age: Any, name: str) -> timedelta | None:
-    """Return an age, which may be None, as it is.
+    """Return an age, which may be None; one older than anything stored as such a one that can be reckoned with.
 
     Raises:
         InvalidConfig: It is no timedelta, or negative.
@@ -154,7 +168,7 @@ def require_age(age: Any, name: str) -> timedelta | None:
         raise InvalidConfig(f"{name} must be a timedelta, an age, got {age!r:.200}")
     if age < timedelta(0):
         raise InvalidConfig(f"{name} must not be negative, got {age!r}")
-    return age
+    return min(age, _LONGEST_AGE)
 
 
 def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
@@ -165,7 +179,7 @@ def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
     """
     if strategy not in ("keep_latest", "delete"):
         raise InvalidConfig(f'unknown prune strategy {strategy!r}: pass "keep_latest" or "delete"')
-    require_age(older_than, "older_than")
+    older_than = require_age(older_than, "older_than")
     if keep_last is not None and (
         isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1
     ):

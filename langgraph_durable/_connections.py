@@ -1,7 +1,8 @@
 """Sources of connections, and those that a caller brings: pools, or one connection.
 
 A given pool is used as it is: nothing here holds a lock around it. A single connection serves one operation at a
-time, and no work that failed inside the caller's own transaction is run again.
+time, but for what is called inside of one, as in the block of an effect's transaction, and no work that failed inside
+the caller's own transaction is run again.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class GivenConnection(BlockingConnections):
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @contextmanager
     def checkout(self) -> Iterator[Connection[Any]]:
@@ -154,13 +155,28 @@ class AsyncGivenConnection(AsyncConnections):
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection
         self._lock = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
         """Lend the connection, when it is free."""
-        async with self._lock:
+        async with self._held():
             _require_open(self._connection)
             yield self._connection
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[None]:
+        """Hold the lock, which the task that holds it already need not wait for: it would wait for itself."""
+        task = asyncio.current_task()
+        if task is not None and task is self._holder:
+            yield
+            return
+        async with self._lock:
+            self._holder = task
+            try:
+                yield
+            finally:
+                self._holder = None
 
     def may_retry(self) -> bool:
         """Tell whether the connection is whole and in no transaction of the caller's."""
@@ -168,7 +184,7 @@ class AsyncGivenConnection(AsyncConnections):
 
     async def in_transaction(self) -> bool:
         """Tell whether the connection is in a transaction of the caller's."""
-        async with self._lock:
+        async with self._held():
             return _is_in_transaction(self._connection)
 
     def parameters(self) -> Mapping[str, Any]:

@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeAlias
 State: TypeAlias = Literal["claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned"]
 Source: TypeAlias = Literal["executed", "verified", "human"]
 
-UNRESOLVED: tuple[State, ...] = ("claimed", "issued", "suspended", "unknown")
-
 TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         "claimed": frozenset({"claimed", "issued", "completed", "failed", "suspended"}),
@@ -38,6 +36,7 @@ class EffectRecord:
     """The arguments; None if they could not be stored, cannot be read with this serializer, or expired."""
     state: State
     scope: str
+    """What makes two calls one effect: the policy's scope, or "key"."""
     thread_id: str | None
     checkpoint_ns: str | None
     checkpoint_id: str | None
@@ -47,14 +46,22 @@ class EffectRecord:
     tool_call_id: str | None
     attempts: int
     generation: int
+    """How many keys the vendor got before `vendor_key`."""
     fence: int
+    """Rises with each change of owner: only the last owner can report how it ended."""
     owner: str | None
+    """Host, process id and a random part of the process that attempted it last; or who decided."""
     first_attempt_at: datetime
     attempted_at: datetime
+    """Of the last attempt."""
     ended_at: datetime | None
+    """Of what is completed, failed or abandoned."""
     source: Source | None
+    """How the outcome is known."""
     error: str | None
+    """Why it failed or is unknown, or why its result could not be stored."""
     result_lost: bool
+    """Whether it took place and its result could not be stored."""
     vendor_key: str
     """The idempotency key for the vendor: the same for every attempt until one definitely failed."""
 
@@ -65,9 +72,13 @@ class EffectEvent:
 
     effect_id: str
     at: datetime
+    """By the server's clock."""
     from_state: State | None
+    """None of the first."""
     to_state: State
+    """The same as `from_state` where a late owner's report was refused."""
     fence: int
     attempt: int
     actor: str | None
+    """The process or person that moved it."""
     reason: str | None

@@ -101,7 +101,6 @@ WITH e AS (
     UPDATE {schema}.effects e SET
         previous_state = state, state = %(to)s::text,
         fence = fence + %(new_owner)s::int, attempts = attempts + %(new_owner)s::int * (%(to)s::text = 'issued')::int,
-        generation = generation + %(new_generation)s::int,
         owner = CASE WHEN %(new_owner)s::int = 1 THEN %(actor)s::text ELSE owner END,
         lease_until = CASE WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval END,
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,

@@ -130,7 +130,7 @@ async def claim_effect(
     Returns:
         MINE, SEEN or TWIN, and the effect, or its twin.
 
-    Round trips: 1. Transaction: its own. Source: design/effects.md, States.
+    Round trips: 1. Transaction: its own.
     """
     input_type, input_ = call.encode_input() or (None, None)
     params = {
@@ -182,7 +182,6 @@ async def move_effect(
     fence: int | None = None,
     expired: bool = False,
     new_owner: bool = False,
-    new_generation: bool = False,
     lease: timedelta = timedelta(0),
     task_id: str | None = None,
     run_id: str | None = None,
@@ -199,7 +198,6 @@ async def move_effect(
         fence: What the mover holds; None for whatever it is.
         expired: Whether only if its lease ran out.
         new_owner: Whether the mover takes it over, which raises the fence.
-        new_generation: Whether the vendor is to get another key from now on.
         lease: Of the new owner.
         task_id: The task that takes it over.
         run_id: The run that takes it over.
@@ -222,7 +220,6 @@ async def move_effect(
             "fence": fence,
             "expired": expired,
             "new_owner": int(new_owner),
-            "new_generation": int(new_generation),
             "lease": lease,
             "task_id": task_id,
             "run_id": run_id,

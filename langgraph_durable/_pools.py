@@ -19,7 +19,8 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -295,7 +296,11 @@ class _AsyncOwnPools(AsyncConnections):
             elif loop is _running_loop():
                 own.start_closing(loop)
             else:
-                asyncio.run_coroutine_threadsafe(own.close(), loop).result(_CLOSE_TIMEOUT)
+                closing = asyncio.run_coroutine_threadsafe(own.close(), loop)
+                with suppress(
+                    FutureTimeout
+                ):  # something blocks the loop, which closes it once that has ended
+                    closing.result(_CLOSE_TIMEOUT)
 
 
 class _LoopPool:
@@ -429,7 +434,7 @@ def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
         _check(given)
     except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
-            f"not a Postgres connection string ({exc}): pass "
+            f"not a Postgres connection string ({str(exc).strip()}): pass "
             '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
         ) from exc
     defaults: dict[str, str | int] = {

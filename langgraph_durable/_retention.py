@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from langgraph_durable import _retention_statements as sql
-from langgraph_durable._checkpoints import assemble_page, segmented_values
+from langgraph_durable._checkpoints import assemble_page, pair_versions, segmented_values
 from langgraph_durable._columns import fold_row, text_array
 from langgraph_durable._database import Database
 from langgraph_durable._get_statements import GET_BY_ID
@@ -41,9 +41,12 @@ class _DryRun(Exception):
 async def list_nodes(db: Database, thread_id: str) -> list[Node]:
     """Fetch what pruning needs to know of a thread.
 
+    Raises:
+        CheckpointCorrupted: A row cannot be read; the message says which.
+
     Round trips: 1.
     """
-    return [_node(row) for row in await db.fetch(sql.LIST_NODES, {"thread": thread_id})]
+    return [_node(thread_id, row) for row in await db.fetch(sql.LIST_NODES, {"thread": thread_id})]
 
 
 async def remove_checkpoints(
@@ -61,6 +64,9 @@ async def remove_checkpoints(
 
     A dry run does the same and rolls it back, so that its numbers are the true ones.
 
+    Raises:
+        CheckpointCorrupted: A row cannot be read; the message says which. Nothing was deleted.
+
     Round trips: 2, those of the transaction among them, if there are no folds. Transaction: its own.
     """
 
@@ -70,7 +76,7 @@ async def remove_checkpoints(
         _, [(now,)], rows = await session.pipeline(
             (LOCK_THREAD, (thread_id,)), (sql.NOW, None), (sql.LIST_NODES, {"thread": thread_id})
         )
-        nodes = [_node(row) for row in rows]
+        nodes = [_node(thread_id, row) for row in rows]
         plan = plan_removal(nodes, choose(nodes, now))
         removed = await _carry_out(session, thread_id, plan, replaced=bool(folds), last=not dry_run)
         reader.cache.forget(thread_id)
@@ -96,9 +102,9 @@ async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, f
         fold.prove(stored)
 
 
-def _node(row: Row) -> Node:
+def _node(thread_id: str, row: Row) -> Node:
     ns, id_, parent, channels, versions, ulid, created_at, root, run_id, format_, deltas, is_fork = row
-    values = dict(zip(channels, versions, strict=True))
+    values = pair_versions(channels, versions, thread_id, ns, id_)
     return Node(
         ns, id_, parent, values, ulid, created_at, root, run_id, format_, tuple(deltas or ()), bool(is_fork)
     )

@@ -37,7 +37,13 @@ from langgraph_durable._segment_reading import SegmentReader
 from langgraph_durable._segments import open_segment
 from langgraph_durable._storage import storage_stats
 from langgraph_durable._ulids import show_ulid
-from langgraph_durable.errors import CompactionRefused, EffectUnresolved, InvalidConfig, PruneFailed
+from langgraph_durable.errors import (
+    CheckpointCorrupted,
+    CompactionRefused,
+    EffectUnresolved,
+    InvalidConfig,
+    PruneFailed,
+)
 from langgraph_durable.reports import (
     EraseReceipt,
     PruneReport,
@@ -289,6 +295,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
         effects_older_than: timedelta | None,
     ) -> SweepReport:
         choose = _retention.keep_newest(policy.keep_last, policy.older_than)
+        _config.require_text(after, "after")
         total = await _retention.count_threads(db) if progress is not None else 0
         seen, pruned, removed = 0, 0, Removed({}, {})
         failures: dict[str, Exception] = {}
@@ -303,12 +310,12 @@ class SaverOperations(BaseCheckpointSaver[str]):
             removed = Removed.sum([removed, report.total])
             if progress is not None:
                 progress(SweepProgress(after, seen, total, removed))
-        if failures:
-            raise PruneFailed(PruneReport({}, dry_run), failures) from next(iter(failures.values()))
         orphans = await _retention.sweep_orphans(db, dry_run=dry_run)
         expired = 0
         if effects_older_than is not None:
             expired = await _effects_ops.expire_effects(db, effects_older_than, dry_run=dry_run)
+        if failures:
+            raise PruneFailed(PruneReport({}, dry_run), failures) from next(iter(failures.values()))
         orphaned = await _effects_ops.count_orphans(db)
         return SweepReport(seen, pruned, removed, orphans, dry_run, expired, orphaned)
 
@@ -375,7 +382,7 @@ async def _from_each(
     for thread_id in thread_ids:
         try:
             removed = await remove(thread_id)
-        except (psycopg.Error, CompactionRefused, EffectUnresolved) as exc:
+        except (psycopg.Error, CheckpointCorrupted, CompactionRefused, EffectUnresolved) as exc:
             failures[thread_id] = exc
             continue
         if removed.total_rows:

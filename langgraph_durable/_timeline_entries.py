@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from pydantic_core import to_jsonable_python
 
 from langgraph_durable import _codec
 from langgraph_durable import _reading_statements as sql
+from langgraph_durable._plain_json import plain
 from langgraph_durable._sessions import Row
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.errors import CheckpointCorrupted
@@ -147,7 +147,7 @@ class TimelineReader:
         except CheckpointCorrupted as exc:
             return [self._entry(step, "unreadable", step.at, {"unreadable": str(exc)})]
         source, number = (metadata.get(k) if isinstance(metadata, dict) else None for k in ("source", "step"))
-        payload = {"step": _plain(number), "source": _plain(source)}
+        payload = {"step": plain(number), "source": plain(source)}
         phase: Phase = _BY_SOURCE.get(source, "step") if isinstance(source, str) else "step"
         if phase == "run_started" and step.checkpoint_ns:
             phase = "step"  # of the run that called the subgraph
@@ -183,14 +183,14 @@ class TimelineReader:
     def _found_in(self, write: Write, value: Any, by: dict[str, Any], what: str) -> Iterator[_Found]:
         if write.channel == "__interrupt__":
             for asked in read_interrupts(value, what):
-                question = {**by, "interrupt_id": asked.id, "question": _plain(asked.value)}
+                question = {**by, "interrupt_id": asked.id, "question": plain(asked.value)}
                 yield "interrupted", question, asked.id, None
         elif write.channel == "__resume__":
-            given = {"answer": _plain(value)} if write.task_id == _INPUT else {**by, "answers": _plain(value)}
+            given = {"answer": plain(value)} if write.task_id == _INPUT else {**by, "answers": plain(value)}
             yield "resumed", given, None, None
         elif write.channel == "__error__":
             error = value if isinstance(value, str) else repr(value)
-            yield "task_failed", {**by, "error": _plain(error)}, None, None
+            yield "task_failed", {**by, "error": plain(error)}, None, None
         elif not write.channel.startswith(("__pregel_", "branch:to:")):
             # An input, or an update by hand, which LangGraph gives a task of its own.
             given_in = write.node == "__start__" or write.task_path.startswith(_BY_HAND)
@@ -225,7 +225,7 @@ class TimelineReader:
         if phase == "tool_begun" and row[13] is not None and row[14] is not None:
             try:
                 args = _codec.decode(self._serde, (row[13], row[14]), f"the arguments of effect {effect_id}")
-                payload["args"] = _plain(args)
+                payload["args"] = plain(args)
             except CheckpointCorrupted as exc:
                 payload["unreadable"] = str(exc)
         graph = ns.rpartition("|")[0] if ns is not None else None
@@ -252,10 +252,10 @@ def _messages(value: Any) -> Iterator[BaseMessage]:
 
 
 def _told_of(message: BaseMessage, by: dict[str, Any]) -> Iterator[_Found]:
-    said = {**by, "message_id": message.id, "content": _plain(message.content)}
-    content = json.dumps([message.type, said["content"], _plain(getattr(message, "tool_calls", None))])
+    said = {**by, "message_id": message.id, "content": plain(message.content)}
+    content = json.dumps([message.type, said["content"], plain(getattr(message, "tool_calls", None))])
     if isinstance(message, AIMessage):
-        calls = [{"id": c["id"], "name": c["name"], "args": _plain(c["args"])} for c in message.tool_calls]
+        calls = [{"id": c["id"], "name": c["name"], "args": plain(c["args"])} for c in message.tool_calls]
         yield "model_answered", {**said, "tool_calls": calls}, message.id, content
     elif isinstance(message, ToolMessage):
         told = {
@@ -266,7 +266,7 @@ def _told_of(message: BaseMessage, by: dict[str, Any]) -> Iterator[_Found]:
         }
         mark = message.response_metadata.get("effect")
         if isinstance(mark, dict) and mark.get("replayed"):
-            yield "replayed", {**told, "effect": _plain(mark)}, message.id, content
+            yield "replayed", {**told, "effect": plain(mark)}, message.id, content
         else:
             yield "tool_answered", told, message.id, content
 
@@ -282,15 +282,6 @@ def _is_end(checkpoint: Any) -> bool:
     if updated is None or "__start__" not in checkpoint.get("channel_versions", ()):
         return False
     return not any(str(channel).startswith(_TRIGGERS) for channel in updated)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as plain JSON; what has no such form is named."""
-    try:
-        plain = to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
-        return json.loads(json.dumps(plain, allow_nan=False))
-    except Exception:  # whatever a stored object's own code raises: the trail goes on
-        return f"<{type(value).__name__}, which has no plain form>"
 
 
 def _milliseconds(at: datetime) -> int:

@@ -14,11 +14,11 @@ from datetime import timedelta
 import psycopg
 
 from langgraph_durable import __version__
+from langgraph_durable._cli_common import add_command, open_saver
 from langgraph_durable._cli_effects import add_effects_commands
 from langgraph_durable._cli_reading import add_reading_commands
-from langgraph_durable.errors import DurableError
+from langgraph_durable.errors import DurableError, InvalidConfig
 from langgraph_durable.reports import Removed, StorageStats, SweepProgress
-from langgraph_durable.saver import DurableSaver
 from langgraph_durable.schema import DEFAULT_SCHEMA, schema_sql
 
 
@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit status: 0, or 1 after an error, told on standard error, or 2 for a command that is none.
+        The exit status: 0, or 1 after an error, told on standard error, or 2 for a command that is none, or 130
+        after an interrupt from the keyboard.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` perhaps, had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the last flush complains again
         return 0
+    except KeyboardInterrupt:  # each thread of a sweep was pruned in a transaction of its own, or not at all
+        return 130
     return status
 
 
@@ -45,13 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    schema = commands.add_parser(
-        "schema", help="print the SQL of the tables, for roles that may not create them"
+    schema = add_command(
+        commands, "schema", "print the SQL of the tables, for roles that may not create them"
     )
     _add_schema_option(schema)
     schema.set_defaults(run=_print_schema)
 
-    setup = commands.add_parser("setup", help="create or migrate the tables")
+    setup = add_command(commands, "setup", "create or migrate the tables")
     _add_schema_option(setup)
     _add_database_option(setup)
     setup.add_argument(
@@ -59,15 +62,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     setup.set_defaults(run=_set_up)
 
-    prune = commands.add_parser(
-        "prune", help="delete old checkpoints of threads; what survives stays as it is"
-    )
+    prune = add_command(commands, "prune", "delete old checkpoints of threads; what survives stays as it is")
     prune.add_argument("threads", nargs="+", metavar="THREAD")
     _add_removal_options(prune)
     prune.set_defaults(run=_prune)
 
-    sweep = commands.add_parser(
-        "sweep", help="prune every thread, one small transaction each, and remove writes nobody will ask for"
+    sweep = add_command(
+        commands,
+        "sweep",
+        "prune every thread, one small transaction each, and remove writes nobody will ask for",
     )
     _add_removal_options(sweep)
     sweep.add_argument("--after", default="", metavar="THREAD", help="resume after this thread")
@@ -79,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sweep.set_defaults(run=_sweep)
 
-    stats = commands.add_parser("stats", help="show what checkpoints take, and what segments save")
+    stats = add_command(commands, "stats", "show what checkpoints take, and what segments save")
     _add_schema_option(stats)
     _add_database_option(stats)
     stats.add_argument("--thread", metavar="THREAD", help="only of this thread, without indexes")
@@ -120,8 +123,7 @@ def _add_database_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--database",
         metavar="CONNINFO",
-        default=os.environ.get("DATABASE_URL"),
-        required="DATABASE_URL" not in os.environ,
+        default=os.environ.get("DATABASE_URL") or None,
         help="Postgres connection string (default: the environment's DATABASE_URL)",
     )
 
@@ -136,13 +138,16 @@ def _age(text: str) -> timedelta:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age: a number and one of s, m, h, d, as in 30d")
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-    return timedelta(**{units[match[2]]: int(match[1])})
+    try:
+        return timedelta(**{units[match[2]]: int(match[1])})
+    except (OverflowError, ValueError):  # more days than Python counts, or more digits than it reads
+        raise argparse.ArgumentTypeError(f"{text[:20]!r}... is too long an age") from None
 
 
 def _prune(options: argparse.Namespace) -> int:
     total = Removed({}, {})
     with (
-        DurableSaver.from_conn_string(options.database, schema=options.schema) as saver,
+        open_saver(options) as saver,
         progress_bar("pruning", len(options.threads)) as show,
     ):
         for number, thread_id in enumerate(options.threads, start=1):
@@ -159,8 +164,10 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
+    if options.older_than is None and options.keep_last is None:
+        raise InvalidConfig("say what a sweep may delete: pass --older-than AGE, --keep-last N, or both")
     with (
-        DurableSaver.from_conn_string(options.database, schema=options.schema) as saver,
+        open_saver(options) as saver,
         progress_bar("sweeping", None) as show,
     ):
 
@@ -205,7 +212,7 @@ def _told(removed: Removed, where: str, *, dry_run: bool) -> str:
 
 
 def _show_stats(options: argparse.Namespace) -> int:
-    with DurableSaver.from_conn_string(options.database, schema=options.schema) as saver:
+    with open_saver(options) as saver:
         stats = saver.storage_stats(options.thread)
     print(_stats_as_json(stats) if options.json else _stats_as_table(stats))
     return 0
@@ -254,7 +261,7 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
 
 
 def _set_up(options: argparse.Namespace) -> int:
-    with DurableSaver.from_conn_string(options.database, schema=options.schema) as saver:
+    with open_saver(options) as saver:
         saver.setup(verify_only=options.verify_only)
     print(f"schema {options.schema!r} is current")
     return 0

@@ -73,7 +73,8 @@ class PruneFailed(DurableError):
     """Some threads could not be pruned, after retries; the others were.
 
     Attributes:
-        report: What was removed from the threads that were pruned.
+        report: What was removed from the threads that were pruned. After a sweep, which may be of any number of
+            threads, it is empty: the last SweepProgress tells what was removed.
         failures: Thread id -> why it was not.
     """
 

@@ -58,8 +58,6 @@ class DurableSaver(SaverOperations):
     One instance serves any number of threads and event loops at once, and `graph.invoke` as well as
     `graph.ainvoke`. Transient faults (a connection that died, a server that restarts, a deadlock) are retried
     for up to `retry_timeout` seconds; everything stored is keyed, so a retry doubles nothing.
-
-    Source: design/contract.md, design/storage.md.
     """
 
     def __init__(
@@ -94,7 +92,8 @@ class DurableSaver(SaverOperations):
                 one transaction. Never on a single connection.
 
         Raises:
-            InvalidConfig: Neither `pool` nor `async_pool` is given, or one is something else.
+            InvalidConfig: Neither `pool` nor `async_pool` is given, or an argument cannot be used.
+            TypeError: `filter_keys` is one str.
         """
         super().__init__(serde=serde)
         if pool is None and async_pool is None:
@@ -145,7 +144,8 @@ class DurableSaver(SaverOperations):
             group_commit: See `DurableSaver`.
 
         Raises:
-            InvalidConfig: The connection string or a size cannot be used.
+            InvalidConfig: The connection string, a size or another argument cannot be used.
+            TypeError: `filter_keys` is one str.
         """
         if not 0 <= min_size <= max_size or max_size < 1:
             raise InvalidConfig(
@@ -175,11 +175,9 @@ class DurableSaver(SaverOperations):
         group_commit: bool,
     ) -> None:
         # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
-        if not schema:
-            raise InvalidConfig('schema must name a database schema, got ""')
         if isinstance(filter_keys, str):
             raise TypeError(f"filter_keys must be a collection of keys, not one str: pass [{filter_keys!r}]")
-        self.schema = _config.require_text(schema, "schema")
+        self.schema = _config.require_schema(schema)
         self._filter_keys = filter_keys
         self._retry_timeout = retry_timeout
         self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
@@ -519,6 +517,9 @@ class DurableSaver(SaverOperations):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, on the server: every checkpoint, value and write, in every namespace, as of one moment.
 
+        Its effects are copied with it: the copy is given the outcomes of those that were done, and what may have
+        happened waits for a decision there too. An unknown thread copies nothing.
+
         Raises:
             InvalidConfig: Source and target are one.
             ThreadExists: The target has checkpoints.
@@ -554,7 +555,7 @@ class DurableSaver(SaverOperations):
 
         Raises:
             InvalidConfig: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
-            PruneFailed: Some threads could not be pruned; the others were.
+            PruneFailed: Some threads could not be pruned; all else was done.
         """
         policy = _config.require_sweep_policy(keep_last, older_than)
         effects = _config.require_age(effects_older_than, "effects_older_than")
@@ -582,6 +583,9 @@ class DurableSaver(SaverOperations):
 
         Args:
             thread_id: The thread to look at; None for all. Of a thread, indexes and free space are not counted.
+
+        Raises:
+            InvalidConfig: `thread_id` cannot be used.
 
         Round trips: 1, but every row is looked at.
         """

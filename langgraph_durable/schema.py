@@ -18,6 +18,7 @@ from psycopg.errors import DuplicateSchema, DuplicateTable, UniqueViolation
 from psycopg.sql import SQL, Identifier, Literal
 
 from langgraph_durable import _statements as sql
+from langgraph_durable._config import require_schema
 from langgraph_durable._database import Database
 from langgraph_durable._sessions import Session
 from langgraph_durable._statements import Statement, render_script
@@ -55,7 +56,12 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def schema_sql(schema: str = DEFAULT_SCHEMA) -> str:
-    """Return the SQL that `setup` would run on an empty database, for roles that may not create."""
+    """Return the SQL that `setup` would run on an empty database, for roles that may not create.
+
+    Raises:
+        InvalidConfig: `schema` cannot be a schema's name.
+    """
+    schema = require_schema(schema)
     parts = [
         f"-- langgraph_durable: run once, as a role that may create schemas.\nBEGIN;\n"
         f"{_text(sql.CREATE_SCHEMA, schema)};\n{_text(sql.CREATE_MIGRATIONS_TABLE, schema)};\n"

@@ -346,7 +346,7 @@ class Guard:
         return Outcome("completed", source="executed", result=result, output_hash=digest(result[1].hex()))
 
     async def end_with(self, attempt: Attempt, exc: BaseException) -> None:
-        """Record what an exception means: see the table in design/effects.md."""
+        """Record what an exception means of the effect: that it failed, that it waits, or that nobody knows."""
         if (command := _questions.raised_command(exc)) is not None:
             await self.complete(attempt, command, raised=True)
             return

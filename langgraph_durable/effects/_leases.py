@@ -8,9 +8,10 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 Lease = tuple[uuid.UUID, int, timedelta]
 Renew = Callable[[list[Lease]], None]
@@ -77,10 +78,12 @@ class LeaseKeeper:
                         self._held[token] = lease, time.monotonic() + lease[2].total_seconds() / 3
 
 
-def on_loop(loop: asyncio.AbstractEventLoop, renew: Callable[[list[Lease]], object]) -> Renew:
+def on_loop(
+    loop: asyncio.AbstractEventLoop, renew: Callable[[list[Lease]], Coroutine[Any, Any, None]]
+) -> Renew:
     """Return a Renew for a saver that has only connections of one event loop."""
 
     def run(leases: list[Lease]) -> None:
-        asyncio.run_coroutine_threadsafe(renew(leases), loop).result(10)  # type: ignore[arg-type]
+        asyncio.run_coroutine_threadsafe(renew(leases), loop).result(10)
 
     return run

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from langgraph_durable._config import require_text
 from langgraph_durable._database import run_now
 from langgraph_durable.effects._calls import find_place, find_tool_call
 from langgraph_durable.effects._prepared import UNNAMED, Prepared, prepare
@@ -43,6 +44,8 @@ def effect(
         **options: Attributes of EffectPolicy, such as verify= or on_unknown=.
 
     Raises:
+        InvalidConfig: An attribute of the policy, or the name, cannot be used.
+        TypeError: It is written without parentheses, or on a generator, or an option is no attribute of EffectPolicy.
         EffectError: At the call: the effect can be neither carried out nor replayed; the kinds say why.
     """
     if policy is not None and not isinstance(policy, EffectPolicy):
@@ -54,7 +57,8 @@ def effect(
             raise TypeError(
                 f"{function.__name__} is a generator, whose body runs after it returned: make it return what it did"
             )
-        guarded = _Guarded(function, policy, key, log, name or function.__name__)
+        known_as = require_text(name or function.__name__, "name")
+        guarded = _Guarded(function, policy, key, log, known_as)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)

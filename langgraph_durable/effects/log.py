@@ -106,7 +106,10 @@ class EffectHandle:
 
 
 class Effect(EffectHandle):
-    """An effect in the hands of sync code."""
+    """An effect in the hands of sync code.
+
+    Its methods raise EffectSuperseded if another owner took it over, and EffectError if it is `replayed`.
+    """
 
     def issue(self) -> None:
         """Record that what follows may reach the outside world. An exception before it means that nothing did."""
@@ -122,7 +125,7 @@ class Effect(EffectHandle):
 
 
 class AsyncEffect(EffectHandle):
-    """An effect in the hands of async code."""
+    """An effect in the hands of async code; see `Effect`."""
 
     async def issue(self) -> None:
         """Record that what follows may reach the outside world. An exception before it means that nothing did."""
@@ -308,10 +311,12 @@ class EffectLog:
         """Write to the saver's own database and record the effect in one transaction: both, or neither.
 
         Where nothing leaves the database, this is exactly once, with nothing to verify. `if not e.replayed:` write
-        with the cursor; `e.complete(result)` if there is a result to keep.
+        with the cursor; `e.complete(result)` if there is a result to keep. What the saver itself is asked inside the
+        block is part of the transaction on a single connection; with pools it takes another connection, and is not.
 
         Raises:
             EffectConflict: The key was used with other args.
+            EffectError: The effect was begun outside of a transaction, and has not been completed.
         """
         call, place = self._named(name, key, args)
         db = self._saver._db
@@ -342,7 +347,11 @@ class EffectLog:
     # --- looking, and deciding ---
 
     def get(self, effect_id: str) -> EffectRecord | None:
-        """Return an effect, or None if there is none of this id."""
+        """Return an effect, or None if there is none of this id.
+
+        Raises:
+            EffectError: `effect_id` is no ULID.
+        """
         return run_now(self._get(self._saver._db, effect_id))
 
     async def aget(self, effect_id: str) -> EffectRecord | None:
@@ -372,6 +381,10 @@ class EffectLog:
             run_id: The run that attempted them last.
             after: An effect's id, to go on after it.
             limit: How many at most; None for all.
+
+        Raises:
+            InvalidConfig: An argument cannot be used.
+            EffectError: `after` is no ULID.
         """
         return run_now(self._list(self._saver._db, state, tool, thread_id, run_id, after, limit))
 
@@ -445,7 +458,11 @@ class EffectLog:
         return [self._record(row) for row in await ops.list_checkpoint_effects(db, checkpoint_ref(config))]
 
     def pending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
-        """Return the effects that need a decision: unknown ones, and those whose owner's lease ran out."""
+        """Return the effects that need a decision: unknown ones, and those whose owner's lease ran out.
+
+        Args:
+            thread_id: Only this thread's.
+        """
         return run_now(self._pending(self._saver._db, thread_id))
 
     async def apending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
@@ -453,6 +470,8 @@ class EffectLog:
         return await self._pending(self._saver._adb, thread_id)
 
     async def _pending(self, db: Database, thread_id: str | None) -> Sequence[EffectRecord]:
+        if thread_id is not None:
+            require_text(thread_id, "thread_id")
         rows = await ops.list_effects(db, states=["unknown", "issued"], thread_id=thread_id)
         return [self._record(row) for row in rows if row.state == "unknown" or _is_expired(row)]
 

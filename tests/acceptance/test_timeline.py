@@ -400,4 +400,5 @@ async def test_values_of_any_kind_are_told(saver: DurableSaver, drive: Drive) ->
     await drive.invoke(builder.compile(checkpointer=saver), GIVEN, thread())
     told = await trail(drive, saver)
     assert told[-1].phase == "interrupted"
-    assert told[-1].payload["question"]
+    question = told[-1].payload["question"]
+    assert (question["nan"], question["deep"], sorted(question["1"])) == ("NaN", odd["deep"], [2, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -121,6 +122,48 @@ def test_errors_are_told_without_a_traceback(conninfo: str, capsys: pytest.Captu
     assert main(["setup", "--database", "nonsense"]) == 1
 
 
+def test_what_is_missing_is_named_as_the_command_line_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in (None, ""):
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+        if url is not None:
+            monkeypatch.setenv("DATABASE_URL", url)
+        assert main(["stats"]) == 1
+        assert (
+            capsys.readouterr().err
+            == "InvalidConfig: no database: pass --database CONNINFO, or set DATABASE_URL\n"
+        )
+    assert main(["sweep", "--database", "host=nowhere"]) == 1
+    assert "pass --older-than AGE" in capsys.readouterr().err
+    assert main(["schema", "--schema", ""]) == 1
+    assert "schema must name a database schema" in capsys.readouterr().err
+
+
+def test_ages_without_bounds(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    put_chain(saver, "a", 3)
+    assert main(["prune", "a", "--older-than", "999999999d", "--database", conninfo]) == 0
+    assert "removed 0 rows" in capsys.readouterr().out
+    for digits in (20, 5000):
+        with pytest.raises(SystemExit) as ended:
+            main(["prune", "a", "--older-than", f"{'9' * digits}d", "--database", conninfo])
+        assert ended.value.code == 2
+        assert "is too long an age" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["prune", "sweep", "stats", "timeline", "interrupts", "schema", "setup"])
+def test_help_says_what_a_command_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for arguments in (["--help"], [command, "--help"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        said.append(" ".join(capsys.readouterr().out.split()))
+    listed, own = said
+    told = re.search(rf" {command} (\w+ \w+ \w+)", listed)
+    assert told is not None
+    assert told[1] in own
+
+
 def test_as_a_process(conninfo: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-X", "dev", "-m", "langgraph_durable", "setup"],
@@ -136,3 +179,23 @@ def test_as_a_process(conninfo: str) -> None:
     ended = subprocess.run(["sh", "-c", piped], capture_output=True, text=True, timeout=60, check=False)
     assert ended.stderr == ""
     assert ended.stdout.startswith("--")
+    ended = subprocess.run(
+        [sys.executable, "-m", "langgraph_durable", "timeline", "caf\u00e9", "--database", conninfo],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == ("nothing is known of thread 'caf\\xe9'\n", "")
+
+
+def test_an_interrupt_is_no_fault(
+    conninfo: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DurableSaver, "sweep", interrupted)
+    assert main(["sweep", "--keep-last", "1", "--database", conninfo]) == 130
+    assert capsys.readouterr().err == ""

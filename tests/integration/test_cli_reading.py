@@ -122,3 +122,18 @@ def test_what_cannot_be_read(saver: DurableSaver, conninfo: str, capsys: pytest.
     assert "cannot read the question of task" in run(capsys, conninfo, "interrupts")[1]
     shown = run(capsys, conninfo, "timeline", "t")
     assert any("unreadable" in line and "cannot read a write of task" in line for line in shown)
+
+
+def test_a_question_that_is_no_json_hides_no_other(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(state: MessagesState) -> None:
+        interrupt({("no", "key of JSON"): float("nan")})
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "ask")
+    builder.compile(checkpointer=saver).invoke({"messages": []}, thread("odd"))
+    assert '{"no,key of JSON": "NaN"}' in run(capsys, conninfo, "interrupts")[1]
+    [only] = run(capsys, conninfo, "interrupts", "--json")
+    assert json.loads(only)["question"] == {"no,key of JSON": "NaN"}

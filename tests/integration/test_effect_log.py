@@ -948,6 +948,11 @@ def test_decorators_take_parentheses() -> None:
         effect(lambda: 1)  # type: ignore[arg-type]
 
 
+def test_a_name_that_cannot_be_stored_is_refused_at_once() -> None:
+    with pytest.raises(InvalidConfig, match="name holds a NUL"):
+        effect(name="pay\0")(lambda: 1)
+
+
 # --- decorated functions outside of a graph ---
 
 

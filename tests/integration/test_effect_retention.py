@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -199,6 +200,7 @@ def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.Capt
     assert json.loads(run("list", "--json"))["effect_id"] == waiting
     assert run("list", "--tool", "other") == "no effect needs a decision\n"
     assert run("list", "--thread", "b") == "no effect needs a decision\n"
+    assert run("list", "--thread", "a\0b").startswith("InvalidConfig: thread_id holds a NUL")
     assert "EffectError" in run("show", "nothing")
     assert "EffectError" in run("resolve", waiting, "abandon", "--result", "1")
     assert "quote text" in run("resolve", waiting, "happened", "--result", "sent")
@@ -212,3 +214,34 @@ def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.Capt
     assert payments.run("a") == "by hand"
     assert waiting in run("list", "--all")
     assert waiting in run("list", "--state", "completed")
+
+
+def test_the_command_line_shows_whatever_was_stored(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EffectLog.from_saver(saver)
+    odd = {("no", "key of JSON"): 1, "clears": "\x9b2J", "half": "\udc80"}
+    with pytest.raises(RuntimeError), log.effect("pay\x1b[2J", key="k", args=odd) as e:
+        e.issue()
+        raise RuntimeError("broken\x1b[2J")
+    [waiting] = log.pending()
+    for arguments in (["list"], ["show", waiting.effect_id]):
+        assert main(["effects", *arguments, "--database", conninfo]) == 0
+        told = capsys.readouterr().out
+        assert "pay\\x1b[2J" in told
+        assert all(line.isprintable() for line in told.splitlines())
+        assert main(["effects", *arguments, "--json", "--database", conninfo]) == 0
+        assert json.loads(capsys.readouterr().out)["args"] == {"no,key of JSON": 1} | {
+            name: value for name, value in odd.items() if isinstance(name, str)
+        }
+
+
+def test_a_user_without_an_account_decides_too(
+    payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = payments.break_off("a")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    assert main(["effects", "resolve", waiting, "abandon", "--database", conninfo]) == 0
+    assert payments.log.history(waiting)[-1].actor == "uid 2000000001"

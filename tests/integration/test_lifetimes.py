@@ -21,7 +21,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
-from langgraph_durable import DurableSaver, InvalidConfig, SaverClosed
+from langgraph_durable import DurableSaver, EffectError, EffectLog, InvalidConfig, SaverClosed, _pools
 from tests.proxy import Proxy
 from tests.samples import (
     LARGE,
@@ -102,6 +102,30 @@ async def test_close_in_a_running_loop(conninfo: str, observer: Observer) -> Non
         await exercise(Driver("async"), saver)
         await exercise(Driver("sync"), saver)
     await await_until(lambda: not observer.backends(), "the pools' end")
+
+
+def test_close_beside_a_loop_that_is_blocked(
+    conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pools, "_CLOSE_TIMEOUT", 0.2)
+    saver = DurableSaver.from_conn_string(conninfo)
+    blocked, unblocked = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        for _ in range(2):
+            await saver.aget_tuple(config())
+        blocked.set()
+        assert unblocked.wait(30)
+        await await_until(lambda: not observer.backends(), "the pool to close")
+
+    with ThreadPoolExecutor() as executor:
+        running = executor.submit(asyncio.run, main())
+        assert blocked.wait(30)
+        try:
+            saver.close()
+        finally:
+            unblocked.set()
+        running.result(30)
 
 
 async def test_closing_again_does_nothing(conninfo: str, drive: Driver) -> None:
@@ -615,6 +639,38 @@ async def test_an_aput_in_the_callers_transaction_goes_with_it(conninfo: str, au
         async with connection.transaction():
             await saver.aput(*a_put())
         assert await saver.aget_tuple(config()) is not None
+
+
+def test_what_is_called_in_an_effects_transaction_on_one_connection_is_part_of_it(conninfo: str) -> None:
+    with Connection.connect(conninfo, autocommit=True) as connection:
+        saver = DurableSaver(connection)
+        log = EffectLog.from_saver(saver)
+        with pytest.raises(ZeroDivisionError), log.transaction("seat", key="12a"):
+            saver.put(*a_put())
+            assert saver.get_tuple(config()) is not None
+            with pytest.raises(EffectError, match="in your open transaction"), log.effect("pay", key="12a"):
+                pass
+            raise ZeroDivisionError
+        assert saver.get_tuple(config()) is None
+
+
+async def test_what_is_awaited_in_an_effects_transaction_on_one_connection_is_part_of_it(
+    conninfo: str,
+) -> None:
+    async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        saver = DurableSaver(async_pool=connection)
+        log = EffectLog.from_saver(saver)
+        others: list[asyncio.Task[Any]] = []
+        with pytest.raises(ZeroDivisionError):
+            async with log.atransaction("seat", key="12a"):
+                await saver.aput(*a_put())
+                assert await saver.aget_tuple(config()) is not None
+                others.append(asyncio.create_task(saver.aput(*a_put("other"))))
+                await asyncio.sleep(0.05)
+                raise ZeroDivisionError
+        await others[0]  # of another task: it waited
+        assert await saver.aget_tuple(config()) is None
+        assert await saver.aget_tuple(config("other")) is not None
 
 
 async def test_only_one_half_was_given(conninfo: str) -> None:

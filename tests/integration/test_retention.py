@@ -369,6 +369,33 @@ async def test_a_thread_that_fails_leaves_the_others_pruned(driven: Saver, conni
     assert counts(conninfo, "broken")["writes"] == 6
 
 
+async def test_a_damaged_thread_is_named_and_leaves_the_others_pruned(driven: Saver, conninfo: str) -> None:
+    for thread_id in ("a", "damaged", "z"):
+        await put_chain(driven, 3, thread_id, ns="ns", run_id="r")
+    await driven.aput_writes(config_for("gone", id_of_days_ago(3)), [("n", 1)], "late")
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(
+            "UPDATE langgraph_durable.checkpoints SET value_versions = '{}' WHERE thread_id = 'damaged'"
+        )
+    for remove in (
+        lambda: driven.aprune(["a", "damaged", "z"], keep_last=2),
+        lambda: driven.asweep(keep_last=1),
+        lambda: driven.adelete_for_runs(["r"]),
+    ):
+        with pytest.raises(PruneFailed, match="do not pair: thread 'damaged', namespace 'ns', checkpoint"):
+            await remove()
+    assert counts(conninfo, "a") == counts(conninfo, "z") == counts(conninfo, "gone") == {}
+    assert counts(conninfo, "damaged")["checkpoints"] == 3
+
+
+async def test_nothing_is_older_than_all_time(driven: Saver, conninfo: str) -> None:
+    await put_chain(driven, 3)
+    assert (await driven.aprune(["t"], older_than=timedelta.max)).threads == {}
+    report = await driven.asweep(older_than=timedelta.max, effects_older_than=timedelta.max)
+    assert report.removed.total_rows == 0
+    assert counts(conninfo)["checkpoints"] == 3
+
+
 # --- bad input ---
 
 
@@ -407,6 +434,8 @@ async def test_bad_ids(driven: Saver) -> None:
         await driven.acopy_thread("t", "t")
     with pytest.raises(InvalidConfig, match="older_than"):
         await driven.asweep()
+    with pytest.raises(InvalidConfig, match="after"):
+        await driven.asweep(keep_last=1, after="a\0b")
     with pytest.raises(InvalidConfig, match="thread_id"):
         await driven.acopy_thread("t", "")
 
