@@ -396,7 +396,8 @@ class Guard:
         now = await ops.get_effect(self.db, row.effect_id)
         ended = (row.fence, outcome.state, outcome.source)
         if now is not None and (now.fence, now.state, now.source or outcome.source) == ended:
-            return  # the statement ran, and its answer was lost: it was retried
+            attempt.row = now  # the statement ran, and its answer was lost: it was retried
+            return
         said = f"refused: owner of fence {row.fence} reported {outcome.state}"
         await ops.record_refusal(self.db, row.effect_id, row.fence, owner(), said)
         raise EffectSuperseded(
