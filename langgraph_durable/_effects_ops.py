@@ -255,9 +255,10 @@ async def remember(db: Database | Session, effect_id: uuid.UUID, memory: Sequenc
     await db.fetch(sql.REMEMBER, {"effect_id": effect_id, "memory": list(memory)})
 
 
-async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, timedelta]]) -> None:
-    """Put off the end of leases whose owner is alive."""
-    await db.fetch(sql.RENEW, [list(column) for column in zip(*leases, strict=True)])
+async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, timedelta]]) -> int:
+    """Put off the end of leases whose owner is alive, and tell how many there still are."""
+    rows = await db.fetch(sql.RENEW, [list(column) for column in zip(*leases, strict=True)])
+    return len(rows)
 
 
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:

@@ -122,9 +122,10 @@ class Guard:
         deadline = time.monotonic() + self.policy.wait.total_seconds()
         delay = _FIRST_WAIT
         while True:
+            asked_at = time.monotonic()
             kind, row = await self._claim(state)
             if kind == sql.MINE:
-                return Attempt(row, self.policy, replayed=False)
+                return Attempt(row, self.policy, replayed=False, asked_at=asked_at)
             if row.state == "failed" and _questions.was_refused(self, row):
                 raise _questions.refusal(row)
             if row.state == "unknown" and await _questions.heed(self, row):
@@ -180,8 +181,8 @@ class Guard:
 
         async def give_back() -> None:
             if claimed[0][0] == sql.MINE:
-                row = claimed[0][1]._replace(state="claimed")  # whatever is stored: nothing was sent
-                await self.end_with(Attempt(row, self.policy, replayed=False), asyncio.CancelledError())
+                attempt = Attempt(claimed[0][1], self.policy, replayed=False)
+                await self._give_back(attempt, asyncio.CancelledError())
 
         try:
             await self.db.finish(claim())
@@ -191,6 +192,11 @@ class Guard:
                 await self.db.finish(give_back())
             raise
         return claimed[0]
+
+    async def _give_back(self, attempt: Attempt, exc: BaseException) -> None:
+        """Record the end of an attempt whose body never ran."""
+        attempt.row = attempt.row._replace(state="claimed")  # whatever is stored: nothing was sent
+        await self.end_with(attempt, exc)
 
     async def _await_checkpoints(self) -> None:
         """Wait until the checkpoints that lead here are stored: the durability barrier.
@@ -293,18 +299,37 @@ class Guard:
             raise
 
     async def _run(self, body: Callable[[], Awaitable[Any]]) -> Attempt:
-        attempt = await self.begin("issued")
-        if attempt.replayed:
-            return attempt
-        lease = self.leases.keep(attempt.row.effect_id, attempt.row.fence, self.policy.lease)
+        while True:
+            attempt = await self.begin("issued")
+            if attempt.replayed:
+                return attempt
+            with self.leases.keep(attempt.row.effect_id, attempt.row.fence, self.policy.lease):
+                if attempt.is_late and not await self._holds(attempt):
+                    continue
+                try:
+                    with running(attempt):
+                        attempt.value = await body()
+                except BaseException as exc:
+                    await self.db.finish(self.end_with(attempt, exc))
+                    raise
+                await self.db.finish(self.complete(attempt, attempt.value))
+                return attempt
+
+    async def _holds(self, attempt: Attempt) -> bool:
+        """Renew a lease that may have ended before the body began; if it was lost, give the attempt back.
+
+        Where the claim's answer came late, as to a loop that another tool blocks or a process that stood still, another
+        worker may have asked the vendor meanwhile, been told that nothing happened, and paid.
+        """
+        row = attempt.row
         try:
-            with lease, running(attempt):
-                attempt.value = await body()
+            if await ops.renew_leases(self.db, [(row.effect_id, row.fence, self.policy.lease)]):
+                return True
         except BaseException as exc:
-            await self.db.finish(self.end_with(attempt, exc))
+            await self.db.finish(self._give_back(attempt, exc))
             raise
-        await self.db.finish(self.complete(attempt, attempt.value))
-        return attempt
+        await self._give_back(attempt, EffectError("its lease ended before it began"))
+        return False
 
     async def _let_others_end(self) -> None:
         """Before the task ends to wait for a human, let the calls beside this one end, or come to their questions.

@@ -132,6 +132,7 @@ async def _sleep_until(guard: Guard, rest: timedelta, deadline: float) -> bool:
 
 async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | None:
     """Run an unknown effect again, with the same key for the vendor."""
+    asked_at = time.monotonic()
     moved = await ops.move_effect(
         guard.db,
         row.effect_id,
@@ -145,7 +146,7 @@ async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | Non
         task_id=guard.call.task_id,
         run_id=guard.call.run_id,
     )
-    return Attempt(moved, guard.policy, replayed=False) if moved is not None else None
+    return Attempt(moved, guard.policy, replayed=False, asked_at=asked_at) if moved is not None else None
 
 
 def _unknown(guard: Guard, row: EffectRow, cause: Exception | None = None) -> EffectUnknown:

@@ -411,7 +411,9 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
         assert moves == [(None, "claimed"), ("claimed", "issued"), ("issued", "completed")]
 
 
-async def test_an_issue_whose_answer_was_lost_may_have_been_sent(conninfo: str, proxy: Proxy, drive: Driver) -> None:
+async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
+    conninfo: str, proxy: Proxy, drive: Driver
+) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
         async with log.effect("warm") as e:
