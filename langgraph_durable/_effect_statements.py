@@ -103,7 +103,11 @@ WITH e AS (
         fence = fence + %(new_owner)s::int, attempts = attempts + %(new_owner)s::int * (%(to)s::text = 'issued')::int,
         generation = generation + %(new_generation)s::int,
         owner = CASE WHEN %(new_owner)s::int = 1 THEN %(actor)s::text ELSE owner END,
-        lease_until = CASE WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval END,
+        lease_until = CASE
+            WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval
+            -- When the attempt ended at the latest, which may be long after it began.
+            WHEN %(to)s::text = 'unknown' THEN CASE WHEN %(expired)s::bool THEN lease_until ELSE now() END
+        END,
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,
         ended_at = CASE WHEN %(to)s::text IN ('completed', 'failed', 'abandoned') THEN now() END,
         task_id = coalesce(%(task_id)s::text, task_id), run_id = coalesce(%(run_id)s::text, run_id),

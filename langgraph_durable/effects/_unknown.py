@@ -82,7 +82,8 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
             )
             return None
         if isinstance(finding, NotHappened):
-            rest = policy.settle - (row.now - row.attempted_at)
+            # Not from when it began: a slow body may send what it sends at its end.
+            rest = policy.settle - (row.now - (row.lease_until or row.attempted_at))
             if rest <= timedelta(0):
                 await resolve(
                     guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"

@@ -55,7 +55,8 @@ class EffectPolicy:
             within the "step", within the "thread", or ever ("global").
         failed_on: Exceptions which tell for certain that nothing happened. Refused connections always do. They tell so
             of one attempt: if the one before it is unknown, the effect stays so, and keeps its vendor key.
-        settle: How long after an attempt NotHappened is not yet believed, for vendors that take their time.
+        settle: How long after an attempt ended, or its lease, NotHappened is not yet believed, for vendors that take
+            their time.
         vendor_window: How long the vendor honours an idempotency key; past it "retry" is "ask".
         lease: Time until an owner that gave no sign may be taken for dead; on the server's clock.
         wait: How long to wait for an attempt that goes on elsewhere, or for `settle` or `Undetermined`.

@@ -486,6 +486,32 @@ async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: st
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize("silent", [True, False])
+async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str, silent: bool) -> None:
+    """A body that takes an hour may send what it sends at its end."""
+    slow = replace(verified(NotHappened(), NotHappened()), settle=timedelta(minutes=30), wait=timedelta(0))
+
+    async def try_again() -> None:
+        with pytest.raises(EffectUnknown):
+            async with log.effect(policy=slow):
+                pytest.fail("it ran twice")
+        age(conninfo)
+        async with log.effect(policy=slow) as e:
+            await e.complete("again")
+
+    with pytest.raises(TimeoutError):
+        async with log.effect() as e:
+            await e.issue()
+            age(conninfo)
+            if silent:
+                with psycopg.connect(conninfo) as connection:
+                    connection.execute(f"UPDATE {SCHEMA}.effects SET lease_until = now() - interval '1 second'")
+                await try_again()
+            raise TimeoutError("no answer")
+    if not silent:
+        await try_again()
+
+
 async def test_settle_is_waited_for_if_there_is_time(log: Log) -> None:
     await log.leave_unknown()
     policy = replace(verified(NotHappened(), NotHappened()), settle=timedelta(milliseconds=300))
