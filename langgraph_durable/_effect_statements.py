@@ -76,7 +76,9 @@ WITH seen AS MATERIALIZED (
         generation = e.generation + (e.state = 'failed')::int,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
         run_id = excluded.run_id, owner = excluded.owner, lease_until = excluded.lease_until,
-        attempted_at = now(), ended_at = NULL, error = NULL, source = NULL
+        attempted_at = now(), ended_at = NULL, error = NULL, source = NULL,
+        -- What was dropped of the attempt before is nothing that this one keeps.
+        input_type = excluded.input_type, input = excluded.input, expired_at = NULL
     WHERE e.input_hash = excluded.input_hash
     AND (e.state IN ('failed', 'suspended') OR e.state = 'claimed' AND e.lease_until < now())
     AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))
@@ -111,16 +113,21 @@ WITH e AS (
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,
         ended_at = CASE WHEN %(to)s::text IN ('completed', 'failed', 'abandoned') THEN now() END,
         task_id = coalesce(%(task_id)s::text, task_id), run_id = coalesce(%(run_id)s::text, run_id),
-        source = coalesce(%(source)s::text, source), error = %(error)s::text,
-        result_type = %(result_type)s::text, result = %(result)s::bytea, result_lost = %(result_lost)s::bool,
-        output_hash = %(output_hash)s::bytea
+        source = coalesce(%(source)s::text, source), result_lost = %(result_lost)s::bool,
+        -- What ends after its thread was deleted brings nothing of that back.
+        error = CASE WHEN expired_at IS NULL THEN %(error)s::text END,
+        result_type = CASE WHEN expired_at IS NULL THEN %(result_type)s::text END,
+        result = CASE WHEN expired_at IS NULL THEN %(result)s::bytea END,
+        output_hash = %(output_hash)s::bytea,
+        expired_at = CASE WHEN %(new_owner)s::int = 0 OR %(to)s::text <> 'issued' THEN expired_at END
     WHERE effect_id = %(effect_id)s::uuid AND state = ANY (%(from)s::text[])
     AND (%(fence)s::bigint IS NULL OR fence = %(fence)s::bigint)
     AND (NOT %(expired)s::bool OR lease_until < now())
     RETURNING *
 ), large AS (
     INSERT INTO {schema}.effect_results (effect_id, type, data)
-    SELECT effect_id, %(result_type)s::text, %(large)s::bytea FROM e WHERE %(large)s::bytea IS NOT NULL
+    SELECT effect_id, %(result_type)s::text, %(large)s::bytea FROM e
+    WHERE %(large)s::bytea IS NOT NULL AND expired_at IS NULL
     ON CONFLICT (effect_id) DO UPDATE SET type = excluded.type, data = excluded.data
 ), event AS ("""
     + _EVENT

@@ -165,7 +165,7 @@ WITH unresolved AS MATERIALIZED (
 ), e AS (
     UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now(),
         scope_thread = CASE WHEN scope_thread <> '' THEN scope_thread || ' erased ' || %(ulid)s::uuid::text ELSE '' END
-    WHERE thread_id = (SELECT thread_id FROM doomed) AND expired_at IS NULL
+    WHERE thread_id = (SELECT thread_id FROM doomed) AND (expired_at IS NULL OR scope_thread = thread_id)
 ), p AS (
     DELETE FROM {schema}.prunes WHERE thread_id = (SELECT thread_id FROM doomed)
 ), t AS (
