@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -309,6 +310,7 @@ class Guard:
                 try:
                     with running(attempt):
                         attempt.value = await body()
+                    _require_ended(attempt)
                 except BaseException as exc:
                     await self.db.finish(self.end_with(attempt, exc))
                     raise
@@ -444,6 +446,19 @@ class Guard:
     def what(self, row: EffectRow) -> str:
         thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
         return f"effect {show_ulid(row.effect_id)} ({row.tool!r}{thread})"
+
+
+def _require_ended(attempt: Attempt) -> None:
+    """Refuse a value whose own body has yet to run, as of a plain function around an async one: it may still fail."""
+    value = attempt.value
+    if not (isawaitable(value) or isgenerator(value) or isasyncgen(value)):
+        return
+    if iscoroutine(value):
+        value.close()
+    raise EffectError(
+        f"{attempt.row.tool!r} returned a {type(value).__name__}, whose body runs after it returned: make it return "
+        "what it did, as an `async def` if it awaits"
+    )
 
 
 def _was_refused(exc: BaseException) -> bool:

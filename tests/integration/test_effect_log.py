@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.errors import GraphInterrupt
@@ -47,6 +48,11 @@ NO_ID = "0" * 26
 async def log(conninfo: str, drive: Driver) -> AsyncIterator[Log]:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         yield Log(saver, asynchronous=drive.kind == "async")
+
+
+class Paid(NamedTuple):
+    payment: str
+    cents: int
 
 
 def verified(*findings: Any) -> EffectPolicy:
@@ -225,6 +231,14 @@ async def test_results_come_back_as_they_were(log: Log, conninfo: str, result: A
     with psycopg.connect(conninfo) as connection:
         apart = connection.execute(f"SELECT count(*) FROM {SCHEMA}.effect_results").fetchone()
     assert apart == (1 if len(repr(result)) > 1 << 20 else 0,)
+
+
+async def test_a_named_tuple_comes_back(log: Log) -> None:
+    @effect(key="k", log=log.inner)
+    def pay() -> Paid:
+        return Paid("p1", 500)
+
+    assert pay() == pay() == Paid("p1", 500)
 
 
 async def test_a_result_that_cannot_be_stored_is_never_run_for_again(log: Log) -> None:
@@ -505,7 +519,9 @@ async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str,
             age(conninfo)
             if silent:
                 with psycopg.connect(conninfo) as connection:
-                    connection.execute(f"UPDATE {SCHEMA}.effects SET lease_until = now() - interval '1 second'")
+                    connection.execute(
+                        f"UPDATE {SCHEMA}.effects SET lease_until = now() - interval '1 second'"
+                    )
                 await try_again()
             raise TimeoutError("no answer")
     if not silent:
@@ -1019,6 +1035,58 @@ async def test_a_decorated_function_with_key_and_log(log: Log) -> None:
     assert [order for order, _ in ran] == ["1", "2"]
     assert [r.tool for r in await log.list()] == ["refund", "refund"]
     assert [r.args for r in await log.list()] == [{"order": "1"}, {"order": "2"}]
+
+
+async def test_a_body_that_has_yet_to_run_is_no_outcome(log: Log) -> None:
+    async def later() -> None:
+        pytest.fail("it ran")
+
+    def each() -> Iterator[None]:
+        yield pytest.fail("it ran")
+
+    for number, begin in enumerate((later, each)):
+        if log.asynchronous:
+
+            @effect(key=f"k{number}", log=log.inner)
+            async def arun() -> Any:
+                return begin()  # noqa: B023 (called in this round)
+
+            with pytest.raises(EffectError, match="runs after it returned"):
+                await arun()
+        else:
+
+            @effect(key=f"k{number}", log=log.inner)
+            def run() -> Any:
+                return begin()  # noqa: B023 (called in this round)
+
+            with pytest.raises(EffectError, match="runs after it returned"):
+                run()
+    assert [r.state for r in await log.list()] == ["unknown", "unknown"]
+
+
+async def test_an_argument_that_is_called_config(log: Log) -> None:
+    ran: list[Any] = []
+
+    @effect(key="deploy", log=log.inner)
+    def deploy(config: dict[str, int]) -> None:
+        ran.append(config)
+
+    deploy({"replicas": 1})
+    with pytest.raises(EffectConflict):
+        deploy({"replicas": 2})
+
+    @effect(key="send", log=log.inner)
+    def send(text: str, config: RunnableConfig | None = None) -> None:
+        ran.append(text)
+
+    @effect(key="call", log=log.inner)
+    def call(text: str, config=None) -> None:  # type: ignore[no-untyped-def]
+        ran.append(text)
+
+    for thread_id in ("a", "b"):
+        send("sent", {"configurable": {"thread_id": thread_id}})
+        call("called", {"configurable": {"thread_id": thread_id}})
+    assert ran == [{"replicas": 1}, "sent", "called"]
 
 
 def test_a_decorated_function_without_a_log_or_key(saver: DurableSaver) -> None:
