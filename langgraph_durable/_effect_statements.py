@@ -74,6 +74,8 @@ WITH seen AS MATERIALIZED (
         END,
         state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
         generation = e.generation + (e.state = 'failed')::int,
+        -- A copied thread's own attempt is another payment than its source's.
+        vendor_seed = CASE WHEN e.state = 'failed' THEN excluded.vendor_seed ELSE e.vendor_seed END,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
         run_id = excluded.run_id, owner = excluded.owner, lease_until = excluded.lease_until,
         attempted_at = now(), ended_at = NULL, error = NULL, source = NULL,

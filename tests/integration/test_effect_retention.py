@@ -158,6 +158,19 @@ async def test_a_copy_of_an_unresolved_effect_is_unknown(payments: Payments, dri
     assert source.vendor_key == copied.vendor_key, "the vendor knows them as one"
 
 
+async def test_what_failed_before_a_copy_is_tried_by_each_for_itself(
+    payments: Payments, drive: Driver
+) -> None:
+    payments.log.resolve(payments.break_off("a"), NotHappened())
+    await drive(payments.saver, "copy_thread", "a", "b")
+    keys = set()
+    for thread_id in ("a", "b"):
+        assert payments.run(thread_id) == "paid secret 7"
+        [record] = payments.log.list(thread_id=thread_id)
+        keys.add(record.vendor_key)
+    assert len(keys) == 2, "the vendor would take both payments for one"
+
+
 async def test_a_copy_of_what_is_going_on_is_unknown(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
