@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import Database
+from langgraph_durable._database import BlockingDatabase, Database
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._sessions import Session
@@ -218,6 +218,7 @@ class Guard:
         for checkpoint_id, ns in graphs.items():
             key = (place.thread_id, ns, checkpoint_id)
             while key not in self.saver._stored:
+                self._require_unblocked(place.thread_id, ns)
                 # The put may be on its way in another task or thread of this process.
                 if delay > 0.02 and await ops.checkpoint_exists(self.db, *key):
                     break
@@ -229,6 +230,19 @@ class Guard:
                     )
                 await self.db.sleep(delay)
                 delay = min(delay * 2, 0.25)
+
+    def _require_unblocked(self, thread_id: str, ns: str) -> None:
+        """Refuse to wait for a checkpoint on the event loop that puts it, which could not while it is blocked."""
+        loop = self.saver._stored.coming.get((thread_id, ns))
+        if loop is None or not isinstance(self.db, BlockingDatabase):
+            return
+        with suppress(RuntimeError):  # no loop runs here
+            if asyncio.get_running_loop() is loop:
+                raise EffectError(
+                    f"the effect {self.call.tool!r} is sync, and was called on the event loop that has yet to store "
+                    "the checkpoint which asks for it: make it async, call it by asyncio.to_thread, use "
+                    'durability="sync", or give it a key='
+                )
 
     async def _expire(self, row: EffectRow) -> bool:
         """Declare an issued effect unknown if its owner gave no sign for a lease."""

@@ -573,6 +573,28 @@ async def test_a_plain_node(saver: DurableSaver, drive: Drive, world: World) -> 
     assert len(world.done) == 6
 
 
+async def test_a_sync_effect_on_the_event_loop(saver: DurableSaver, world: World) -> None:
+    """It cannot wait there for the checkpoint that the same loop is about to store."""
+
+    @effect()
+    def send(text: str) -> str:
+        return world(text)
+
+    async def node(state: Trail) -> dict[str, Any]:
+        return {"trail": [send("a")]}
+
+    builder = StateGraph(Trail)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver)
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(EffectError, match="make it async"):
+        await graph.ainvoke({"trail": []}, thread(), durability="async")
+    assert asyncio.get_running_loop().time() - before < 5
+    assert world.done == []
+    assert await graph.ainvoke(None, thread()) == {"trail": ["did a"]}
+
+
 async def test_tasks(saver: DurableSaver, drive: Drive, world: World) -> None:
     problems = [ValueError("after the effects")]
     if drive.asynchronous:
