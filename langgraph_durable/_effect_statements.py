@@ -73,7 +73,8 @@ WITH seen AS MATERIALIZED (
             WHEN e.state = 'claimed' AND e.previous_state = 'suspended' THEN 'suspended' ELSE e.state
         END,
         state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
-        generation = e.generation + (e.state = 'failed')::int,
+        -- A key that may not have been sent is no key that the vendor has an error saved under.
+        generation = e.generation + (e.state = 'failed' AND 'unsent/' || e.fence::text <> ALL (e.asked))::int,
         -- A copied thread's own attempt is another payment than its source's.
         vendor_seed = CASE WHEN e.state = 'failed' THEN excluded.vendor_seed ELSE e.vendor_seed END,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
@@ -120,7 +121,7 @@ WITH e AS (
         error = CASE WHEN expired_at IS NULL THEN %(error)s::text END,
         result_type = CASE WHEN expired_at IS NULL THEN %(result_type)s::text END,
         result = CASE WHEN expired_at IS NULL THEN %(result)s::bytea END,
-        output_hash = %(output_hash)s::bytea,
+        output_hash = %(output_hash)s::bytea, asked = asked || %(memory)s::text[],
         expired_at = CASE WHEN %(new_owner)s::int = 0 OR %(to)s::text <> 'issued' THEN expired_at END
     WHERE effect_id = %(effect_id)s::uuid AND state = ANY (%(from)s::text[])
     AND (%(fence)s::bigint IS NULL OR fence = %(fence)s::bigint)

@@ -186,6 +186,7 @@ async def move_effect(
     lease: timedelta = timedelta(0),
     task_id: str | None = None,
     run_id: str | None = None,
+    memory: Sequence[str] = (),
 ) -> EffectRow | None:
     """Move an effect to another state, if it is in one of `origins` and, given a fence, nobody moved that.
 
@@ -203,6 +204,7 @@ async def move_effect(
         lease: Of the new owner.
         task_id: The task that takes it over.
         run_id: The run that takes it over.
+        memory: What it is to remember of that.
 
     Returns:
         The effect after the move, or None if it was not moved.
@@ -233,6 +235,7 @@ async def move_effect(
             "large": data if is_large else None,
             "result_lost": outcome.result_lost,
             "output_hash": outcome.output_hash,
+            "memory": list(memory),
             "actor": actor,
             "reason": reason,
         },

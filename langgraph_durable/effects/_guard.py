@@ -403,8 +403,11 @@ class Guard:
             state = "unknown"
         waits = interrupted and state == "suspended"
         outcome = Outcome(state, error=None if waits else error)
+        # A refused connection may be the body's second one, or its client's second try: the vendor is to know what was
+        # sent before by the same key.
+        memory = [f"unsent/{attempt.row.fence}"] if not_sent and state == "failed" else []
         try:
-            await self.report(attempt, outcome, origins=_FAILS_FROM[state], reason=error)
+            await self.report(attempt, outcome, origins=_FAILS_FROM[state], reason=error, memory=memory)
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
@@ -419,6 +422,7 @@ class Guard:
         origins: Sequence[State],
         reason: str | None,
         lease: timedelta = timedelta(0),
+        memory: Sequence[str] = (),
     ) -> None:
         row = attempt.row
         moved = await ops.move_effect(
@@ -430,6 +434,7 @@ class Guard:
             reason=reason,
             fence=row.fence,
             lease=lease,
+            memory=memory,
         )
         if moved is not None:
             attempt.row = moved

@@ -178,6 +178,22 @@ async def test_a_refused_connection_below_other_errors_is_definite(log: Log) -> 
     assert [r.state for r in await log.list()] == ["failed", "failed"]
 
 
+async def test_a_refused_connection_keeps_the_vendors_key(log: Log) -> None:
+    """It may be the second one, after what was sent over the first: the vendor is to know that again."""
+    keys = []
+    for error in (ConnectionRefusedError("down"), ConnectionRefusedError("down"), LookupError("declined")):
+        with pytest.raises(type(error)):
+            async with log.effect(policy=EffectPolicy(failed_on=LookupError)) as e:
+                keys.append(e.vendor_key)
+                await e.issue()
+                raise error
+    async with log.effect() as e:
+        keys.append(e.vendor_key)
+        assert e.attempts == 4
+        await e.complete()
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
 async def test_a_refused_connection_that_was_handled_proves_nothing(log: Log) -> None:
     async def second_host() -> None:
         async with log.effect() as e:
