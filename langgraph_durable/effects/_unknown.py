@@ -134,6 +134,7 @@ async def _sleep_until(guard: Guard, rest: timedelta, deadline: float) -> bool:
 async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | None:
     """Run an unknown effect again, with the same key for the vendor."""
     asked_at = time.monotonic()
+    memory = ops.claim_memory(ops.new_effect_id(), row.fence + 1)
     moved = await ops.move_effect(
         guard.db,
         row.effect_id,
@@ -146,8 +147,14 @@ async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | Non
         lease=guard.policy.lease,
         task_id=guard.call.task_id,
         run_id=guard.call.run_id,
+        memory=[memory],
     )
-    return Attempt(moved, guard.policy, replayed=False, asked_at=asked_at) if moved is not None else None
+    if moved is None:
+        now = await ops.get_effect(guard.db, row.effect_id)
+        if now is None or now.state != "issued" or now.fence != row.fence + 1 or memory not in now.asked:
+            return None
+        moved = now  # the statement ran, and its answer was lost: it was retried
+    return Attempt(moved, guard.policy, replayed=False, asked_at=asked_at)
 
 
 def _unknown(guard: Guard, row: EffectRow, cause: Exception | None = None) -> EffectUnknown:

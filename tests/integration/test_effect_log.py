@@ -36,6 +36,7 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
+from langgraph_durable.effects._guard import Guard
 from tests.effects import SCHEMA, Log, age, next_transaction
 from tests.proxy import Proxy
 from tests.samples import Driver
@@ -439,6 +440,37 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
             await e.complete("paid")
         moves = [(move.from_state, move.to_state) for move in await log.history(e.effect_id)]
         assert moves == [(None, "claimed"), ("claimed", "issued"), ("issued", "completed")]
+
+
+@pytest.mark.parametrize("issued", [False, True], ids=["failed", "unknown"])
+async def test_another_claim_whose_answer_was_lost_is_still_ours(
+    conninfo: str, proxy: Proxy, drive: Driver, issued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def before_claim(guard: Guard) -> None:
+        if losing and not issued:
+            proxy.lose_next_answer()
+
+    def before_taking_over(record: Any) -> Undetermined:
+        if losing:
+            proxy.lose_next_answer()
+        return Undetermined()
+
+    monkeypatch.setattr(Guard, "_await_checkpoints", before_claim)
+    policy = EffectPolicy(verify=before_taking_over, on_unknown="retry", wait=timedelta(seconds=1))
+    async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
+        log = Log(saver, asynchronous=drive.kind == "async")
+        for key in ("warm", "k"):
+            losing = False
+            with pytest.raises(TimeoutError):
+                async with log.effect(key=key) as e:
+                    if issued:
+                        await e.issue()
+                    raise TimeoutError("no answer")
+            losing = key == "k"
+            async with log.effect(key=key, policy=policy) as e:
+                assert (e.replayed, e.attempts) == (False, 2)
+                await e.issue()
+                await e.complete("paid")
 
 
 async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
