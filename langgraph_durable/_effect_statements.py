@@ -73,10 +73,16 @@ WITH seen AS MATERIALIZED (
             WHEN e.state = 'claimed' AND e.previous_state = 'suspended' THEN 'suspended' ELSE e.state
         END,
         state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
-        generation = e.generation + (e.state = 'failed')::int,
+        -- A key that may not have been sent is no key that the vendor has an error saved under.
+        generation = e.generation + (e.state = 'failed' AND 'unsent/' || e.fence::text <> ALL (e.asked))::int,
+        -- A copied thread's own attempt is another payment than its source's.
+        vendor_seed = CASE WHEN e.state = 'failed' THEN excluded.vendor_seed ELSE e.vendor_seed END,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
         run_id = excluded.run_id, owner = excluded.owner, lease_until = excluded.lease_until,
-        attempted_at = now(), ended_at = NULL, error = NULL, source = NULL
+        attempted_at = now(), ended_at = NULL, error = NULL, source = NULL,
+        -- What was dropped of the attempt before is nothing that this one keeps.
+        input_type = excluded.input_type, input = excluded.input, expired_at = NULL,
+        asked = e.asked || ('claim ' || excluded.effect_id::text || ' ' || (e.fence + 1)::text)
     WHERE e.input_hash = excluded.input_hash
     AND (e.state IN ('failed', 'suspended') OR e.state = 'claimed' AND e.lease_until < now())
     AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))
@@ -102,20 +108,29 @@ WITH e AS (
         previous_state = state, state = %(to)s::text,
         fence = fence + %(new_owner)s::int, attempts = attempts + %(new_owner)s::int * (%(to)s::text = 'issued')::int,
         owner = CASE WHEN %(new_owner)s::int = 1 THEN %(actor)s::text ELSE owner END,
-        lease_until = CASE WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval END,
+        lease_until = CASE
+            WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval
+            -- When the attempt ended at the latest, which may be long after it began.
+            WHEN %(to)s::text = 'unknown' THEN CASE WHEN %(expired)s::bool THEN lease_until ELSE now() END
+        END,
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,
         ended_at = CASE WHEN %(to)s::text IN ('completed', 'failed', 'abandoned') THEN now() END,
         task_id = coalesce(%(task_id)s::text, task_id), run_id = coalesce(%(run_id)s::text, run_id),
-        source = coalesce(%(source)s::text, source), error = %(error)s::text,
-        result_type = %(result_type)s::text, result = %(result)s::bytea, result_lost = %(result_lost)s::bool,
-        output_hash = %(output_hash)s::bytea
+        source = coalesce(%(source)s::text, source), result_lost = %(result_lost)s::bool,
+        -- What ends after its thread was deleted brings nothing of that back.
+        error = CASE WHEN expired_at IS NULL THEN %(error)s::text END,
+        result_type = CASE WHEN expired_at IS NULL THEN %(result_type)s::text END,
+        result = CASE WHEN expired_at IS NULL THEN %(result)s::bytea END,
+        output_hash = %(output_hash)s::bytea, asked = asked || %(memory)s::text[],
+        expired_at = CASE WHEN %(new_owner)s::int = 0 OR %(to)s::text <> 'issued' THEN expired_at END
     WHERE effect_id = %(effect_id)s::uuid AND state = ANY (%(from)s::text[])
     AND (%(fence)s::bigint IS NULL OR fence = %(fence)s::bigint)
     AND (NOT %(expired)s::bool OR lease_until < now())
     RETURNING *
 ), large AS (
     INSERT INTO {schema}.effect_results (effect_id, type, data)
-    SELECT effect_id, %(result_type)s::text, %(large)s::bytea FROM e WHERE %(large)s::bytea IS NOT NULL
+    SELECT effect_id, %(result_type)s::text, %(large)s::bytea FROM e
+    WHERE %(large)s::bytea IS NOT NULL AND expired_at IS NULL
     ON CONFLICT (effect_id) DO UPDATE SET type = excluded.type, data = excluded.data
 ), event AS ("""
     + _EVENT

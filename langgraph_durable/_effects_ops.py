@@ -105,6 +105,11 @@ def new_effect_id() -> uuid.UUID:
     return ULID().to_uuid()
 
 
+def claim_memory(claim_id: uuid.UUID, fence: int) -> str:
+    """Return what an effect remembers of a claim that was not its first; CLAIM writes the same."""
+    return f"claim {claim_id} {fence}"
+
+
 async def claim_effect(
     db: Database | Session,
     call: Call,
@@ -120,7 +125,7 @@ async def claim_effect(
     Args:
         db: Where.
         call: What is to be done.
-        effect_id: The effect's id, if this is its first claim.
+        effect_id: The effect's id, if this is its first claim; what this claim is known by, if not.
         state: "claimed", or "issued" if the body runs at once.
         owner: Who claims.
         lease: Time until another worker may take the owner for dead, on the server's clock.
@@ -160,8 +165,10 @@ async def claim_effect(
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
             kind, row = rows[0][0], EffectRow(*rows[0][1:])
-            # It has the id that this very call made: it was claimed here, the answer was lost, and this is the retry.
-            mine = row.effect_id == effect_id and row.fence == 1 and row.state == state
+            # It has the id that this very call made, or remembers it: it was claimed here, the answer was lost, and
+            # this is the retry.
+            new = row.effect_id == effect_id and row.fence == 1
+            mine = row.state == state and (new or claim_memory(effect_id, row.fence) in row.asked)
             return (sql.MINE if mine else kind), row
 
 
@@ -185,6 +192,7 @@ async def move_effect(
     lease: timedelta = timedelta(0),
     task_id: str | None = None,
     run_id: str | None = None,
+    memory: Sequence[str] = (),
 ) -> EffectRow | None:
     """Move an effect to another state, if it is in one of `origins` and, given a fence, nobody moved that.
 
@@ -201,6 +209,7 @@ async def move_effect(
         lease: Of the new owner.
         task_id: The task that takes it over.
         run_id: The run that takes it over.
+        memory: What it is to remember of that.
 
     Returns:
         The effect after the move, or None if it was not moved.
@@ -230,6 +239,7 @@ async def move_effect(
             "large": data if is_large else None,
             "result_lost": outcome.result_lost,
             "output_hash": outcome.output_hash,
+            "memory": list(memory),
             "actor": actor,
             "reason": reason,
         },
@@ -252,9 +262,10 @@ async def remember(db: Database | Session, effect_id: uuid.UUID, memory: Sequenc
     await db.fetch(sql.REMEMBER, {"effect_id": effect_id, "memory": list(memory)})
 
 
-async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, timedelta]]) -> None:
-    """Put off the end of leases whose owner is alive."""
-    await db.fetch(sql.RENEW, [list(column) for column in zip(*leases, strict=True)])
+async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, timedelta]]) -> int:
+    """Put off the end of leases whose owner is alive, and tell how many there still are."""
+    rows = await db.fetch(sql.RENEW, [list(column) for column in zip(*leases, strict=True)])
+    return len(rows)
 
 
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:

@@ -165,7 +165,7 @@ WITH unresolved AS MATERIALIZED (
 ), e AS (
     UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now(),
         scope_thread = CASE WHEN scope_thread <> '' THEN scope_thread || ' erased ' || %(ulid)s::uuid::text ELSE '' END
-    WHERE thread_id = (SELECT thread_id FROM doomed) AND expired_at IS NULL
+    WHERE thread_id = (SELECT thread_id FROM doomed) AND (expired_at IS NULL OR scope_thread = thread_id)
 ), p AS (
     DELETE FROM {schema}.prunes WHERE thread_id = (SELECT thread_id FROM doomed)
 ), t AS (
@@ -227,12 +227,12 @@ WITH taken AS MATERIALIZED (
         effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id,
         message_id, tool_call_id, tool, scope, input_hash, input_type, input, state, previous_state, generation,
         attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
-        source, error, origin, expired_at
+        source, error, origin, expired_at, lease_until
     )
     SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, task_id, run_id,
         message_id, tool_call_id, tool, scope, input_hash, input_type, input, new_state, state, generation,
         attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
-        source, error, effect_id, expired_at
+        source, error, effect_id, expired_at, CASE new_state WHEN 'unknown' THEN least(lease_until, now()) END
     FROM effect
     ON CONFLICT DO NOTHING
     RETURNING effect_id, state, attempts, origin

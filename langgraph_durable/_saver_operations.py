@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -65,6 +66,8 @@ class StoredCheckpoints:
     def __init__(self) -> None:
         self._older: dict[tuple[str, str, str], None] = {}
         self._newer: dict[tuple[str, str, str], None] = {}
+        self.coming: dict[tuple[str, str], asyncio.AbstractEventLoop] = {}
+        """Threads and namespaces, and the event loops that put checkpoints of them just now."""
 
     def note(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:
         """Remember one. Threads may come between any two lines: the worst is to forget, and then to ask."""
@@ -148,8 +151,14 @@ class SaverOperations(BaseCheckpointSaver[str]):
             metadata,
             new_versions,
         )
-        await _checkpoints.put_checkpoint(db, row, self._segments)
-        self._stored.note(row.thread_id, row.checkpoint_ns, row.checkpoint_id)
+        place = row.thread_id, row.checkpoint_ns
+        if isinstance(db, AsyncDatabase):
+            self._stored.coming[place] = asyncio.get_running_loop()
+        try:
+            await _checkpoints.put_checkpoint(db, row, self._segments)
+        finally:
+            self._stored.coming.pop(place, None)
+        self._stored.note(*place, row.checkpoint_id)
         return _codec.config_of(row, row.checkpoint_id)
 
     @measured("put_writes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,15 +26,26 @@ def owner() -> str:
 class Attempt:
     """An effect in hand: what this process claimed, or what it found done."""
 
-    def __init__(self, row: EffectRow, policy: EffectPolicy, *, replayed: bool) -> None:
+    def __init__(
+        self, row: EffectRow, policy: EffectPolicy, *, replayed: bool, asked_at: float | None = None
+    ) -> None:
         self.row = row
         self.policy = policy
         self.replayed = replayed
+        self.asked_at = asked_at
+        """When this process asked for it, by its monotonic clock, if it was claimed here: the lease is no older."""
         self.came_from = row.previous_state
         """The state that it was claimed or taken over in: what ends this attempt may not end what was before."""
         self.value: Any = None
         self.raises = False
         """Whether the value is a Command to be raised, as it was by the body."""
+
+    @property
+    def is_late(self) -> bool:
+        """Tell whether the lease should have been renewed by now, and may have ended, before the body began."""
+        if self.asked_at is None:
+            return False
+        return time.monotonic() - self.asked_at > self.policy.lease.total_seconds() / 3
 
     @property
     def vendor_key(self) -> str:

@@ -59,6 +59,8 @@ class Place:
     checkpoints: Mapping[str, str]
     """Namespace -> id, of the checkpoints that lead here: without them a resumed run does not come here again."""
     durability: str | None
+    push: int | None
+    """Which of its step's tasks that were asked for one by one this is."""
     saver: Any
     execution: Execution
 
@@ -172,9 +174,16 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         run_id=str(run_id) if run_id is not None else None,
         checkpoints=dict(configurable.get("checkpoint_map") or {}),
         durability=configurable.get(_DURABILITY),
+        push=_push_of(metadata.get("langgraph_path")),
         saver=configurable[_CHECKPOINTER],
         execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
     )
+
+
+def _push_of(path: Any) -> int | None:
+    """Return which of its step's Sends a task's path is of."""
+    is_push = isinstance(path, (list, tuple)) and len(path) > 1 and path[0] == "__pregel_push"
+    return path[1] if is_push and isinstance(path[1], int) else None
 
 
 # --- the message ---
@@ -185,7 +194,8 @@ def find_tool_call(
 ) -> ToolCall | None:
     """Find the model's message that asked for a tool call in the state that the tool was given.
 
-    Of several calls of one message under one id, those with this name and these arguments are taken in turn.
+    Of several calls of one message under one id, those with this name and these arguments are taken in turn: by the
+    task's own count, and where each has a task of its own, by the task's number.
     """
     if not tool_call_id:
         return None
@@ -196,13 +206,27 @@ def find_tool_call(
         if not same_id:
             continue
         alike = [i for i in same_id if message.tool_calls[i]["name"] == name] or same_id
-        if len(alike) > 1:
-            alike = [i for i in alike if message.tool_calls[i]["args"] == args] or alike
-        if len(alike) > 1:
-            turn = place.execution.count((message.id, tool_call_id, canonical(args)))
-            return ToolCall(message.id, tool_call_id, alike[turn % len(alike)], is_alone=False)
-        return ToolCall(message.id, tool_call_id, alike[0], is_alone=len(message.tool_calls) == 1)
+        if len(alike) == 1:
+            return ToolCall(message.id, tool_call_id, alike[0], is_alone=len(message.tool_calls) == 1)
+        fitting = [i for i in alike if _fits(message.tool_calls[i]["args"], args)]
+        if len(fitting) == 1:
+            return ToolCall(message.id, tool_call_id, fitting[0], is_alone=False)
+        turn = place.execution.count((message.id, tool_call_id, canonical(args)))
+        taken = fitting or alike
+        ordinal = taken[turn % len(taken)]
+        if not fitting:  # a schema made others of them: they are told apart by what they are now
+            ordinal += int.from_bytes(digest(args)[:6], "big")
+        if place.push is not None:
+            ordinal += len(message.tool_calls) * (place.push + 1)
+        return ToolCall(message.id, tool_call_id, ordinal, is_alone=False)
     return ToolCall(None, tool_call_id, 0)
+
+
+def _fits(given: Mapping[str, Any], args: Any) -> bool:
+    """Tell whether what a model gave may be what a tool got, with defaults for the rest."""
+    return isinstance(args, Mapping) and all(
+        name in args and canonical(args[name]) == canonical(value) for name, value in given.items()
+    )
 
 
 def _messages(state: Any) -> Iterator[Any]:

@@ -17,9 +17,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
+from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -27,7 +28,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import _effect_statements as sql
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import Database
+from langgraph_durable._database import BlockingDatabase, Database
 from langgraph_durable._effect_records import EffectRecord, State
 from langgraph_durable._effects_ops import Call, EffectRow, Outcome
 from langgraph_durable._metrics import measured
@@ -125,9 +126,10 @@ class Guard:
         deadline = time.monotonic() + self.policy.wait.total_seconds()
         delay = _FIRST_WAIT
         while True:
+            asked_at = time.monotonic()
             kind, row = await self._claim(state)
             if kind == sql.MINE:
-                return Attempt(row, self.policy, replayed=False)
+                return Attempt(row, self.policy, replayed=False, asked_at=asked_at)
             if row.state == "failed" and _questions.was_refused(self, row):
                 raise _questions.refusal(row)
             if row.state == "unknown" and await _questions.heed(self, row):
@@ -183,8 +185,8 @@ class Guard:
 
         async def give_back() -> None:
             if claimed[0][0] == sql.MINE:
-                row = claimed[0][1]._replace(state="claimed")  # whatever is stored: nothing was sent
-                await self.end_with(Attempt(row, self.policy, replayed=False), asyncio.CancelledError())
+                attempt = Attempt(claimed[0][1], self.policy, replayed=False)
+                await self._give_back(attempt, asyncio.CancelledError())
 
         try:
             await self.db.finish(claim())
@@ -194,6 +196,11 @@ class Guard:
                 await self.db.finish(give_back())
             raise
         return claimed[0]
+
+    async def _give_back(self, attempt: Attempt, exc: BaseException) -> None:
+        """Record the end of an attempt whose body never ran."""
+        attempt.row = attempt.row._replace(state="claimed")  # whatever is stored: nothing was sent
+        await self.end_with(attempt, exc)
 
     async def _await_checkpoints(self) -> None:
         """Wait until the checkpoints that lead here are stored: the durability barrier.
@@ -214,6 +221,7 @@ class Guard:
         for checkpoint_id, ns in graphs.items():
             key = (place.thread_id, ns, checkpoint_id)
             while key not in self.saver._stored:
+                self._require_unblocked(place.thread_id, ns)
                 # The put may be on its way in another task or thread of this process.
                 if delay > 0.02 and await ops.checkpoint_exists(self.db, *key):
                     break
@@ -225,6 +233,19 @@ class Guard:
                     )
                 await self.db.sleep(delay)
                 delay = min(delay * 2, 0.25)
+
+    def _require_unblocked(self, thread_id: str, ns: str) -> None:
+        """Refuse to wait for a checkpoint on the event loop that puts it, which could not while it is blocked."""
+        loop = self.saver._stored.coming.get((thread_id, ns))
+        if loop is None or not isinstance(self.db, BlockingDatabase):
+            return
+        with suppress(RuntimeError):  # no loop runs here
+            if asyncio.get_running_loop() is loop:
+                raise EffectError(
+                    f"the effect {self.call.tool!r} is sync, and was called on the event loop that has yet to store "
+                    "the checkpoint which asks for it: make it async, call it by asyncio.to_thread, use "
+                    'durability="sync", or give it a key='
+                )
 
     async def _expire(self, row: EffectRow) -> bool:
         """Declare an issued effect unknown if its owner gave no sign for a lease."""
@@ -296,18 +317,38 @@ class Guard:
             raise
 
     async def _run(self, body: Callable[[], Awaitable[Any]]) -> Attempt:
-        attempt = await self.begin("issued")
-        if attempt.replayed:
-            return attempt
-        lease = self.leases.keep(attempt.row.effect_id, attempt.row.fence, self.policy.lease)
+        while True:
+            attempt = await self.begin("issued")
+            if attempt.replayed:
+                return attempt
+            with self.leases.keep(attempt.row.effect_id, attempt.row.fence, self.policy.lease):
+                if attempt.is_late and not await self._holds(attempt):
+                    continue
+                try:
+                    with running(attempt):
+                        attempt.value = await body()
+                    _require_ended(attempt)
+                except BaseException as exc:
+                    await self.db.finish(self.end_with(attempt, exc))
+                    raise
+                await self.db.finish(self.complete(attempt, attempt.value))
+                return attempt
+
+    async def _holds(self, attempt: Attempt) -> bool:
+        """Renew a lease that may have ended before the body began; if it was lost, give the attempt back.
+
+        Where the claim's answer came late, as to a loop that another tool blocks or a process that stood still, another
+        worker may have asked the vendor meanwhile, been told that nothing happened, and paid.
+        """
+        row = attempt.row
         try:
-            with lease, running(attempt):
-                attempt.value = await body()
+            if await ops.renew_leases(self.db, [(row.effect_id, row.fence, self.policy.lease)]):
+                return True
         except BaseException as exc:
-            await self.db.finish(self.end_with(attempt, exc))
+            await self.db.finish(self._give_back(attempt, exc))
             raise
-        await self.db.finish(self.complete(attempt, attempt.value))
-        return attempt
+        await self._give_back(attempt, EffectError("its lease ended before it began"))
+        return False
 
     async def _let_others_end(self) -> None:
         """Before the task ends to wait for a human, let the calls beside this one end, or come to their questions.
@@ -365,8 +406,11 @@ class Guard:
             state = "unknown"
         waits = interrupted and state == "suspended"
         outcome = Outcome(state, error=None if waits else error)
+        # A refused connection may be the body's second one, or its client's second try: the vendor is to know what was
+        # sent before by the same key.
+        memory = [f"unsent/{attempt.row.fence}"] if not_sent and state == "failed" else []
         try:
-            await self.report(attempt, outcome, origins=_FAILS_FROM[state], reason=error)
+            await self.report(attempt, outcome, origins=_FAILS_FROM[state], reason=error, memory=memory)
         except Exception as failure:
             # The body's exception is what the caller must see; the lease ends, and the effect is unknown then.
             _logger.warning(
@@ -382,6 +426,7 @@ class Guard:
         origins: Sequence[State],
         reason: str | None,
         lease: timedelta = timedelta(0),
+        memory: Sequence[str] = (),
     ) -> None:
         row = attempt.row
         moved = await ops.move_effect(
@@ -393,6 +438,7 @@ class Guard:
             reason=reason,
             fence=row.fence,
             lease=lease,
+            memory=memory,
         )
         if moved is not None:
             attempt.row = moved
@@ -400,7 +446,8 @@ class Guard:
         now = await ops.get_effect(self.db, row.effect_id)
         ended = (row.fence, outcome.state, outcome.source)
         if now is not None and (now.fence, now.state, now.source or outcome.source) == ended:
-            return  # the statement ran, and its answer was lost: it was retried
+            attempt.row = now  # the statement ran, and its answer was lost: it was retried
+            return
         said = f"refused: owner of fence {row.fence} reported {outcome.state}"
         await ops.record_refusal(self.db, row.effect_id, row.fence, owner(), said)
         raise EffectSuperseded(
@@ -422,6 +469,19 @@ class Guard:
     def what(self, row: EffectRow) -> str:
         thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
         return f"effect {show_ulid(row.effect_id)} ({row.tool!r}{thread})"
+
+
+def _require_ended(attempt: Attempt) -> None:
+    """Refuse a value whose own body has yet to run, as of a plain function around an async one: it may still fail."""
+    value = attempt.value
+    if not (isawaitable(value) or isgenerator(value) or isasyncgen(value)):
+        return
+    if iscoroutine(value):
+        value.close()
+    raise EffectError(
+        f"{attempt.row.tool!r} returned a {type(value).__name__}, whose body runs after it returned: make it return "
+        "what it did, as an `async def` if it awaits"
+    )
 
 
 def _was_refused(exc: BaseException) -> bool:

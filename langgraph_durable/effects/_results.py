@@ -45,7 +45,7 @@ def _rebind(value: Any, attempt: Attempt, call: ToolCall | None) -> Any:
         tool_call_id = call.tool_call_id if call is not None else value.tool_call_id
         bound = value.model_copy(update={"tool_call_id": tool_call_id, "id": str(uuid4())})
         return mark(bound, attempt)
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):  # a named tuple is made of fields, not of a sequence
         return type(value)(_rebind(item, attempt, call) for item in value)
     update = getattr(value, "update", None)
     if type(value).__name__ == "Command" and isinstance(update, dict):

@@ -82,7 +82,8 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
             )
             return None
         if isinstance(finding, NotHappened):
-            rest = policy.settle - (row.now - row.attempted_at)
+            # Not from when it began: a slow body may send what it sends at its end.
+            rest = policy.settle - (row.now - (row.lease_until or row.attempted_at))
             if rest <= timedelta(0):
                 await resolve(
                     guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"
@@ -132,6 +133,8 @@ async def _sleep_until(guard: Guard, rest: timedelta, deadline: float) -> bool:
 
 async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | None:
     """Run an unknown effect again, with the same key for the vendor."""
+    asked_at = time.monotonic()
+    memory = ops.claim_memory(ops.new_effect_id(), row.fence + 1)
     moved = await ops.move_effect(
         guard.db,
         row.effect_id,
@@ -144,8 +147,14 @@ async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | Non
         lease=guard.policy.lease,
         task_id=guard.call.task_id,
         run_id=guard.call.run_id,
+        memory=[memory],
     )
-    return Attempt(moved, guard.policy, replayed=False) if moved is not None else None
+    if moved is None:
+        now = await ops.get_effect(guard.db, row.effect_id)
+        if now is None or now.state != "issued" or now.fence != row.fence + 1 or memory not in now.asked:
+            return None
+        moved = now  # the statement ran, and its answer was lost: it was retried
+    return Attempt(moved, guard.policy, replayed=False, asked_at=asked_at)
 
 
 def _unknown(guard: Guard, row: EffectRow, cause: Exception | None = None) -> EffectUnknown:

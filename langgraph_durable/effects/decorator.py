@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast, get_args
+
+from langchain_core.runnables import RunnableConfig
 
 from langgraph_durable._config import require_text
 from langgraph_durable._database import run_now
@@ -166,7 +168,18 @@ class _Guarded:
         if name == self.own_runtime:
             return True
         hint = self.signature.parameters[name].annotation
-        return _injects(hint) or name in ("config", "run_manager", "callbacks", "self", "cls")
+        if name == "config":
+            return _is_config(hint, value)
+        return _injects(hint) or name in ("run_manager", "callbacks", "self", "cls")
+
+
+def _is_config(hint: Any, value: Any) -> bool:
+    """Tell whether an argument of that name is LangGraph's config: it may be what is to be done, too."""
+    if hint is inspect.Parameter.empty:
+        return isinstance(value, Mapping) and "configurable" in value
+    if isinstance(hint, str):
+        return "RunnableConfig" in hint
+    return hint is RunnableConfig or RunnableConfig in get_args(hint)
 
 
 def _injects(hint: Any) -> bool:

@@ -16,7 +16,7 @@ from langgraph.errors import NodeCancelledError, NodeTimeoutError, ParentCommand
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
 from langgraph_durable import (
@@ -57,6 +57,62 @@ async def test_the_same_id_twice_in_a_message(saver: DurableSaver, drive: Drive,
     result = await drive.invoke(graph, GIVEN, thread())
     assert sorted(world.done) == ["a", "a", "b"]
     assert told(result) == ["did a", "did b", "did a"]
+    again = await drive.invoke(graph, None, await before_tools(drive, graph))
+    assert told(again) == told(result)
+    assert sorted(world.done) == ["a", "a", "b"]
+
+
+async def test_the_same_id_twice_beside_defaults(saver: DurableSaver, drive: Drive, world: World) -> None:
+    """What a tool got is not what the model gave: defaults came to it, and types changed."""
+
+    @tool
+    @effect()
+    def count(text: str, times: int, loud: bool = False) -> str:
+        """Do it."""
+        return world(f"{text} {times}")
+
+    given: list[dict[str, Any]] = [
+        {"text": "a", "times": 1},
+        {"text": "b", "times": 1},
+        {"text": "b", "times": 1, "loud": False},
+        {"text": "c", "times": "1"},
+        {"text": "d", "times": "1"},
+    ]
+    asked = AIMessage("", tool_calls=[ToolCall(name="count", args=args, id="1") for args in given])
+    graph = agent(saver, [count], asked)
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert told(result) == ["did a 1", "did b 1", "did b 1", "did c 1", "did d 1"]
+    assert len(world.done) == 5
+    again = await drive.invoke(graph, None, await before_tools(drive, graph))
+    assert told(again) == told(result)
+    assert len(world.done) == 5
+
+
+async def test_the_same_id_twice_in_tasks_of_their_own(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """As langchain's agents run the calls of a message, each with the whole message beside it."""
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [calls(("remind", "a", "1"), ("remind", "b", "1"), ("remind", "a", "1"))]}
+
+    def fan_out(state: MessagesState) -> list[Send]:
+        asked: Any = state["messages"][-1]
+        context = {"__type": "tool_call_with_context", "state": state}
+        return [
+            Send("tools", {**context, "tool_call": {**call, "type": "tool_call"}})
+            for call in asked.tool_calls
+        ]
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("tools", ToolNode([made(drive, remind(world))]))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", fan_out, ["tools"])
+    graph = builder.compile(checkpointer=saver)
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert told(result) == ["did a", "did b", "did a"]
+    assert sorted(world.done) == ["a", "a", "b"]
     again = await drive.invoke(graph, None, await before_tools(drive, graph))
     assert told(again) == told(result)
     assert sorted(world.done) == ["a", "a", "b"]
@@ -515,6 +571,28 @@ async def test_a_plain_node(saver: DurableSaver, drive: Drive, world: World) -> 
     assert world.done == ["a", "b", "a"]
     await drive.invoke(graph, {"trail": []}, thread())  # another turn: other effects
     assert len(world.done) == 6
+
+
+async def test_a_sync_effect_on_the_event_loop(saver: DurableSaver, world: World) -> None:
+    """It cannot wait there for the checkpoint that the same loop is about to store."""
+
+    @effect()
+    def send(text: str) -> str:
+        return world(text)
+
+    async def node(state: Trail) -> dict[str, Any]:
+        return {"trail": [send("a")]}
+
+    builder = StateGraph(Trail)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver)
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(EffectError, match="make it async"):
+        await graph.ainvoke({"trail": []}, thread(), durability="async")
+    assert asyncio.get_running_loop().time() - before < 5
+    assert world.done == []
+    assert await graph.ainvoke(None, thread()) == {"trail": ["did a"]}
 
 
 async def test_tasks(saver: DurableSaver, drive: Drive, world: World) -> None:

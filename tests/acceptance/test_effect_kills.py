@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -250,6 +250,40 @@ def test_the_late_owner_is_refused_if_somebody_moved_the_fence(
     [*_, last] = log.history(found.effect_id)
     assert (last.from_state, last.to_state, last.fence) == (state, state, 1)
     assert last.reason == "refused: owner of fence 1 reported completed"
+    assert len(vendor.payments(ORDER)) == 1
+
+
+@pytest.mark.parametrize("on_unknown", ["raise", "retry"])
+def test_who_stood_still_before_it_sent_anything_looks_again(
+    request_to_pay: Request, vendor: Vendor, log: EffectLog, on_unknown: Literal["raise", "retry"]
+) -> None:
+    """A lease that ended before the body began is no leave to send: another has been told that nothing happened."""
+    vendor.set_rules(ORDER, Rules(keys="ignore"))
+    request = replace(request_to_pay, verify=on_unknown == "raise", on_unknown=on_unknown, lease=0.5)
+    with started(run, replace(request, point="after claim", on_point="stand still")) as worker:
+        assert worker.hear() == ("reached", "after claim")
+        wait_until(lambda: bool(log.pending()))
+        assert finish(replace(request, input=False))[0] == "finished"
+        worker.say()
+        assert worker.finish()[0] == "finished"
+
+    assert len(vendor.payments(ORDER)) == 1
+    assert [found.state for found in log.list()] == ["completed"]
+
+
+def test_who_stood_still_and_was_not_missed_goes_on(
+    request_to_pay: Request, vendor: Vendor, log: EffectLog
+) -> None:
+    request = replace(request_to_pay, verify=False, lease=0.5)
+    with started(run, replace(request, point="after claim", on_point="stand still")) as worker:
+        assert worker.hear() == ("reached", "after claim")
+        wait_until(lambda: bool(log.pending()))
+        assert finish(replace(request, input=False))[0] == "EffectUnknown"
+        worker.say()
+        assert worker.finish()[0] == "finished"
+
+    [done] = log.list()
+    assert (done.state, done.source, done.attempts) == ("completed", "executed", 2)
     assert len(vendor.payments(ORDER)) == 1
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.errors import GraphInterrupt
@@ -35,6 +36,7 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
+from langgraph_durable.effects._guard import Guard
 from tests.effects import SCHEMA, Log, age, next_transaction
 from tests.proxy import Proxy
 from tests.samples import Driver
@@ -47,6 +49,11 @@ NO_ID = "0" * 26
 async def log(conninfo: str, drive: Driver) -> AsyncIterator[Log]:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         yield Log(saver, asynchronous=drive.kind == "async")
+
+
+class Paid(NamedTuple):
+    payment: str
+    cents: int
 
 
 def verified(*findings: Any) -> EffectPolicy:
@@ -172,6 +179,22 @@ async def test_a_refused_connection_below_other_errors_is_definite(log: Log) -> 
     assert [r.state for r in await log.list()] == ["failed", "failed"]
 
 
+async def test_a_refused_connection_keeps_the_vendors_key(log: Log) -> None:
+    """It may be the second one, after what was sent over the first: the vendor is to know that again."""
+    keys = []
+    for error in (ConnectionRefusedError("down"), ConnectionRefusedError("down"), LookupError("declined")):
+        with pytest.raises(type(error)):
+            async with log.effect(policy=EffectPolicy(failed_on=LookupError)) as e:
+                keys.append(e.vendor_key)
+                await e.issue()
+                raise error
+    async with log.effect() as e:
+        keys.append(e.vendor_key)
+        assert e.attempts == 4
+        await e.complete()
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
 async def test_a_refused_connection_that_was_handled_proves_nothing(log: Log) -> None:
     async def second_host() -> None:
         async with log.effect() as e:
@@ -225,6 +248,14 @@ async def test_results_come_back_as_they_were(log: Log, conninfo: str, result: A
     with psycopg.connect(conninfo) as connection:
         apart = connection.execute(f"SELECT count(*) FROM {SCHEMA}.effect_results").fetchone()
     assert apart == (1 if len(repr(result)) > 1 << 20 else 0,)
+
+
+async def test_a_named_tuple_comes_back(log: Log) -> None:
+    @effect(key="k", log=log.inner)
+    def pay() -> Paid:
+        return Paid("p1", 500)
+
+    assert pay() == pay() == Paid("p1", 500)
 
 
 async def test_a_result_that_cannot_be_stored_is_never_run_for_again(log: Log) -> None:
@@ -411,6 +442,56 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
         assert moves == [(None, "claimed"), ("claimed", "issued"), ("issued", "completed")]
 
 
+@pytest.mark.parametrize("issued", [False, True], ids=["failed", "unknown"])
+async def test_another_claim_whose_answer_was_lost_is_still_ours(
+    conninfo: str, proxy: Proxy, drive: Driver, issued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def before_claim(guard: Guard) -> None:
+        if losing and not issued:
+            proxy.lose_next_answer()
+
+    def before_taking_over(record: Any) -> Undetermined:
+        if losing:
+            proxy.lose_next_answer()
+        return Undetermined()
+
+    monkeypatch.setattr(Guard, "_await_checkpoints", before_claim)
+    policy = EffectPolicy(verify=before_taking_over, on_unknown="retry", wait=timedelta(seconds=1))
+    async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
+        log = Log(saver, asynchronous=drive.kind == "async")
+        for key in ("warm", "k"):
+            losing = False
+            with pytest.raises(TimeoutError):
+                async with log.effect(key=key) as e:
+                    if issued:
+                        await e.issue()
+                    raise TimeoutError("no answer")
+            losing = key == "k"
+            async with log.effect(key=key, policy=policy) as e:
+                assert (e.replayed, e.attempts) == (False, 2)
+                await e.issue()
+                await e.complete("paid")
+
+
+async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
+    conninfo: str, proxy: Proxy, drive: Driver
+) -> None:
+    async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
+        log = Log(saver, asynchronous=drive.kind == "async")
+        async with log.effect("warm") as e:
+            await e.issue()
+            await e.complete()
+        with pytest.raises(TimeoutError):
+            async with log.effect() as e:
+                proxy.lose_next_answer()
+                await e.issue()
+                assert e.state == "issued"
+                raise TimeoutError("no answer from the vendor")
+        with pytest.raises(EffectUnknown):
+            async with log.effect():
+                pytest.fail("it ran twice")
+
+
 # --- unknown ---
 
 
@@ -465,6 +546,34 @@ async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: st
     async with log.effect(policy=slow) as e:
         await e.complete(1)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str, silent: bool) -> None:
+    """A body that takes an hour may send what it sends at its end."""
+    slow = replace(verified(NotHappened(), NotHappened()), settle=timedelta(minutes=30), wait=timedelta(0))
+
+    async def try_again() -> None:
+        with pytest.raises(EffectUnknown):
+            async with log.effect(policy=slow):
+                pytest.fail("it ran twice")
+        age(conninfo)
+        async with log.effect(policy=slow) as e:
+            await e.complete("again")
+
+    with pytest.raises(TimeoutError):
+        async with log.effect() as e:
+            await e.issue()
+            age(conninfo)
+            if silent:
+                with psycopg.connect(conninfo) as connection:
+                    connection.execute(
+                        f"UPDATE {SCHEMA}.effects SET lease_until = now() - interval '1 second'"
+                    )
+                await try_again()
+            raise TimeoutError("no answer")
+    if not silent:
+        await try_again()
 
 
 async def test_settle_is_waited_for_if_there_is_time(log: Log) -> None:
@@ -979,6 +1088,58 @@ async def test_a_decorated_function_with_key_and_log(log: Log) -> None:
     assert [order for order, _ in ran] == ["1", "2"]
     assert [r.tool for r in await log.list()] == ["refund", "refund"]
     assert [r.args for r in await log.list()] == [{"order": "1"}, {"order": "2"}]
+
+
+async def test_a_body_that_has_yet_to_run_is_no_outcome(log: Log) -> None:
+    async def later() -> None:
+        pytest.fail("it ran")
+
+    def each() -> Iterator[None]:
+        yield pytest.fail("it ran")
+
+    for number, begin in enumerate((later, each)):
+        if log.asynchronous:
+
+            @effect(key=f"k{number}", log=log.inner)
+            async def arun() -> Any:
+                return begin()  # noqa: B023 (called in this round)
+
+            with pytest.raises(EffectError, match="runs after it returned"):
+                await arun()
+        else:
+
+            @effect(key=f"k{number}", log=log.inner)
+            def run() -> Any:
+                return begin()  # noqa: B023 (called in this round)
+
+            with pytest.raises(EffectError, match="runs after it returned"):
+                run()
+    assert [r.state for r in await log.list()] == ["unknown", "unknown"]
+
+
+async def test_an_argument_that_is_called_config(log: Log) -> None:
+    ran: list[Any] = []
+
+    @effect(key="deploy", log=log.inner)
+    def deploy(config: dict[str, int]) -> None:
+        ran.append(config)
+
+    deploy({"replicas": 1})
+    with pytest.raises(EffectConflict):
+        deploy({"replicas": 2})
+
+    @effect(key="send", log=log.inner)
+    def send(text: str, config: RunnableConfig | None = None) -> None:
+        ran.append(text)
+
+    @effect(key="call", log=log.inner)
+    def call(text: str, config=None) -> None:  # type: ignore[no-untyped-def]
+        ran.append(text)
+
+    for thread_id in ("a", "b"):
+        send("sent", {"configurable": {"thread_id": thread_id}})
+        call("called", {"configurable": {"thread_id": thread_id}})
+    assert ran == [{"replicas": 1}, "sent", "called"]
 
 
 def test_a_decorated_function_without_a_log_or_key(saver: DurableSaver) -> None:

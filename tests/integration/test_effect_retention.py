@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from langgraph_durable import (
     EffectUnresolved,
     NotHappened,
     PruneFailed,
+    ThreadDeleted,
     effect,
 )
 from langgraph_durable.cli import main
@@ -36,12 +38,14 @@ class Payments:
         self.log = EffectLog.from_saver(saver)
         self.paid: list[str] = []
         self.broken = False
+        self.meanwhile: Callable[[], Any] = lambda: None
 
         @tool
         @effect()
         def pay(invoice: str) -> str:
             """Pay an invoice."""
             self.paid.append(invoice)
+            self.meanwhile()
             if self.broken:
                 raise RuntimeError("the answer got lost")
             return f"paid {invoice}"
@@ -120,6 +124,17 @@ async def test_force_deletes_a_thread_all_the_same(payments: Payments, drive: Dr
     assert record.effect_id == waiting
 
 
+async def test_what_ends_after_its_thread_was_deleted_leaves_nothing(
+    payments: Payments, drive: Driver, observer: Observer
+) -> None:
+    payments.meanwhile = lambda: payments.saver.delete_thread("a", force=True)
+    with pytest.raises(ThreadDeleted):
+        payments.start("a")
+    [record] = payments.log.list(thread_id="a")
+    assert record.state == "completed"
+    assert "secret" not in str(observer.rows("SELECT * FROM langgraph_durable.effects"))
+
+
 async def test_a_copy_has_the_effects_of_its_source(payments: Payments, drive: Driver) -> None:
     payments.start("a")
     await drive(payments.saver, "copy_thread", "a", "b")
@@ -142,6 +157,19 @@ async def test_a_copy_of_an_unresolved_effect_is_unknown(payments: Payments, dri
     assert payments.paid == ["secret 7"]
     [source], [copied] = payments.log.pending("a"), payments.log.pending("b")
     assert source.vendor_key == copied.vendor_key, "the vendor knows them as one"
+
+
+async def test_what_failed_before_a_copy_is_tried_by_each_for_itself(
+    payments: Payments, drive: Driver
+) -> None:
+    payments.log.resolve(payments.break_off("a"), NotHappened())
+    await drive(payments.saver, "copy_thread", "a", "b")
+    keys = set()
+    for thread_id in ("a", "b"):
+        assert payments.run(thread_id) == "paid secret 7"
+        [record] = payments.log.list(thread_id=thread_id)
+        keys.add(record.vendor_key)
+    assert len(keys) == 2, "the vendor would take both payments for one"
 
 
 async def test_a_copy_of_what_is_going_on_is_unknown(
@@ -183,6 +211,31 @@ async def test_sweep_drops_what_old_effects_held(
     with pytest.raises(EffectError, match="expired"):
         payments.graph.invoke(None, paused.config, durability="sync")
     assert payments.paid == ["secret 7", "secret 7"]
+
+
+async def test_what_was_swept_of_a_failed_attempt_is_nothing_to_the_next(
+    payments: Payments, observer: Observer
+) -> None:
+    payments.log.resolve(payments.break_off("a"), NotHappened())
+    observer.rows("UPDATE langgraph_durable.effects SET ended_at = ended_at - interval '40 days'")
+    report = payments.saver.sweep(keep_last=10, effects_older_than=timedelta(days=30))
+    assert report.effects_expired == 1
+    [paused] = [s for s in payments.graph.get_state_history(config_for("a")) if s.next == ("tools",)]
+    assert payments.run("a") == "paid secret 7"
+    assert [e.args for e in payments.log.list()] == [{"invoice": "secret 7"}]
+    assert payments.graph.invoke(None, paused.config)["messages"][-1].content == "paid secret 7"
+    assert payments.paid == ["secret 7", "secret 7"]
+
+
+async def test_a_deleted_thread_takes_what_was_swept_along(payments: Payments, observer: Observer) -> None:
+    payments.start("a")
+    observer.rows("UPDATE langgraph_durable.effects SET ended_at = ended_at - interval '40 days'")
+    payments.saver.sweep(keep_last=10, effects_older_than=timedelta(days=30))
+    payments.saver.delete_thread("a")
+    # The same message ids again, in a new life of the thread: a new effect.
+    assert payments.start("a") == "paid secret 7"
+    payments.saver.delete_thread("a")
+    assert payments.start("a") == "paid secret 7"
 
 
 def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
