@@ -119,7 +119,7 @@ def encode_checkpoint(
     root_id = parents.get("") if ref.namespace and isinstance(parents, Mapping) else None
     index = _index(full_metadata, filter_keys)
     deltas = _delta_channels(full_metadata, checkpoint)
-    stated = {*checkpoint["channel_values"], *new_versions, *deltas}
+    stated = {*checkpoint["channel_values"], *new_versions}
     kept = {c: _version_key(v, c) for c, v in channel_versions.items() if c not in stated}
     return CheckpointRow(
         thread_id=ref.thread_id,
