@@ -262,11 +262,12 @@ def encode_writes(
 
 
 def may_overwrite(writes: Sequence[tuple[str, Any]]) -> bool:
-    """Tell whether a call's writes replace earlier ones: only when every one is to a special channel.
+    """Tell whether some of a call's writes replace earlier ones: those to special channels.
 
-    A task that runs again may end with another error or interrupt, but what it wrote first stands.
+    A task that runs again may end with another error or interrupt, but what it wrote first stands. The last of several
+    answers comes with what the task wrote, or with an update: without it a resume would ask, or answer, wrongly.
     """
-    return all(channel in WRITES_IDX_MAP for channel, _ in writes)
+    return any(channel in WRITES_IDX_MAP for channel, _ in writes)
 
 
 def decode_writes(serde: SerializerProtocol, writes: Sequence[StoredWrite], where: str) -> list[PendingWrite]:

@@ -254,5 +254,6 @@ PUT_WRITES_LAST_WINS = RowsStatement(
         WHEN (stored.channel, stored.type, stored.value) = (excluded.channel, excluded.type, excluded.value)
         THEN stored.stored_at ELSE excluded.stored_at
     END
+WHERE stored.idx < 0 -- a special channel's
 """,
 )
