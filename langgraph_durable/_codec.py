@@ -450,18 +450,28 @@ _ESCAPE = re.compile("\U0010ffff([0-9a-f]{4})")
 
 
 def _has_surrogates(value: Any) -> bool:
-    kind = type(value)
-    if kind is str:
-        if value.isascii():
-            return False
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return True
-        return False
-    if kind is dict:
-        return any(_has_surrogates(k) or _has_surrogates(v) for k, v in value.items())
-    return (kind is list or kind is tuple) and any(_has_surrogates(v) for v in value)
+    # Without recursion, and each container once: a serializer that pickles goes deep, and in circles.
+    left, seen = [value], set()
+    while left:
+        value = left.pop()
+        kind = type(value)
+        if kind is str:
+            if not value.isascii() and _is_unencodable(value):
+                return True
+        elif (kind is list or kind is tuple or kind is dict) and id(value) not in seen:
+            seen.add(id(value))
+            left += value
+            if kind is dict:
+                left += value.values()
+    return False
+
+
+def _is_unencodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _map_strings(value: Any, change: Any) -> Any:
