@@ -119,7 +119,7 @@ def encode_checkpoint(
     root_id = parents.get("") if ref.namespace and isinstance(parents, Mapping) else None
     index = _index(full_metadata, filter_keys)
     deltas = _delta_channels(full_metadata, checkpoint)
-    stated = {*checkpoint["channel_values"], *new_versions, *deltas}
+    stated = {*checkpoint["channel_values"], *new_versions}
     kept = {c: _version_key(v, c) for c, v in channel_versions.items() if c not in stated}
     return CheckpointRow(
         thread_id=ref.thread_id,
@@ -262,11 +262,12 @@ def encode_writes(
 
 
 def may_overwrite(writes: Sequence[tuple[str, Any]]) -> bool:
-    """Tell whether a call's writes replace earlier ones: only when every one is to a special channel.
+    """Tell whether some of a call's writes replace earlier ones: those to special channels.
 
-    A task that runs again may end with another error or interrupt, but what it wrote first stands.
+    A task that runs again may end with another error or interrupt, but what it wrote first stands. The last of several
+    answers comes with what the task wrote, or with an update: without it a resume would ask, or answer, wrongly.
     """
-    return all(channel in WRITES_IDX_MAP for channel, _ in writes)
+    return any(channel in WRITES_IDX_MAP for channel, _ in writes)
 
 
 def decode_writes(serde: SerializerProtocol, writes: Sequence[StoredWrite], where: str) -> list[PendingWrite]:
@@ -449,18 +450,28 @@ _ESCAPE = re.compile("\U0010ffff([0-9a-f]{4})")
 
 
 def _has_surrogates(value: Any) -> bool:
-    kind = type(value)
-    if kind is str:
-        if value.isascii():
-            return False
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return True
-        return False
-    if kind is dict:
-        return any(_has_surrogates(k) or _has_surrogates(v) for k, v in value.items())
-    return (kind is list or kind is tuple) and any(_has_surrogates(v) for v in value)
+    # Without recursion, and each container once: a serializer that pickles goes deep, and in circles.
+    left, seen = [value], set()
+    while left:
+        value = left.pop()
+        kind = type(value)
+        if kind is str:
+            if not value.isascii() and _is_unencodable(value):
+                return True
+        elif (kind is list or kind is tuple or kind is dict) and id(value) not in seen:
+            seen.add(id(value))
+            left += value
+            if kind is dict:
+                left += value.values()
+    return False
+
+
+def _is_unencodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _map_strings(value: Any, change: Any) -> Any:

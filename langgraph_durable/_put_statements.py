@@ -12,6 +12,8 @@ The bytes come in one string, and the rows' columns tell where: a row's own begi
   one, done on the lower 64 bits; those of a ULID made here are never all ones.
 - What a graph does not know of its thread stays: channels that a put neither has a value for nor a new version are the
   parent's affair. An ancestor has no list of its delta channels, but seeds and writes of no others.
+- So is a delta channel without a new version: the parent's snapshot is its value here, too. Replayed from the parent it
+  would change whenever another branch writes there.
 - Segments: see _segments.py. What a stored index or value names is stored, so a put looks only for what its own rows
   name and it does not send.
 """
@@ -122,7 +124,7 @@ PUT_CHECKPOINTS = RowsStatement(
         SELECT parent.channels IS NOT NULL AS stored,
             array_agg(k.channel) FILTER (WHERE v.version IS NOT NULL) AS channels,
             array_agg(v.version) FILTER (WHERE v.version IS NOT NULL) AS versions,
-            array_agg(k.channel) FILTER (WHERE v.channel IS NULL) AS deltas,
+            array_agg(k.channel) FILTER (WHERE v.channel IS NULL AND k.channel <> ALL (g.delta_channels)) AS deltas,
             array_agg(k.channel) FILTER (WHERE v.channel IS NOT NULL AND v.version IS NULL) AS inside
         FROM unnest(g.kept, g.kept_versions) AS k (channel, version)
         LEFT JOIN unnest(parent.channels, parent.versions) AS v (channel, version) USING (channel)
@@ -191,7 +193,9 @@ PUT_CHECKPOINTS = RowsStatement(
         type, substr(%(bytes)s::bytea, base + 1, checkpoint_size),
         metadata_type, substr(%(bytes)s::bytea, base + checkpoint_size + 1, metadata_size), metadata_index,
         value_channels || kept_channels, value_versions || versions_kept,
-        nullif(delta_channels || kept_deltas, '{{}}')
+        nullif(array(
+            SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (coalesce(kept_channels, '{{}}'))
+        ) || kept_deltas, '{{}}')
     FROM p WHERE verdict = 'fine'
     ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
         run_id = excluded.run_id, format = excluded.format,
@@ -250,5 +254,6 @@ PUT_WRITES_LAST_WINS = RowsStatement(
         WHEN (stored.channel, stored.type, stored.value) = (excluded.channel, excluded.type, excluded.value)
         THEN stored.stored_at ELSE excluded.stored_at
     END
+WHERE stored.idx < 0 -- a special channel's
 """,
 )

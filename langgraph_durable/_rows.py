@@ -36,11 +36,12 @@ class CheckpointRow:
     kept: dict[str, str]
     """Channel -> version, of those with neither a value nor a new version: what the parent has of them stays theirs.
 
-    Nearly all are empty, there as here. The rest are channels that the graph does not have: another graph's on the
-    same thread, or one's that came before it or comes back after it.
+    Nearly all are empty, there as here. The rest are delta channels whose snapshot is the parent's still, and channels
+    that the graph does not have: another graph's on the same thread, or one's that came before it or comes back after
+    it.
     """
     delta_channels: Sequence[str]
-    """Channels whose values are replayed from what ancestors' tasks wrote."""
+    """Channels whose values are replayed from what ancestors' tasks wrote, unless the parent's value is kept."""
     values: dict[str, EncodedValue]
     """Channel -> value, of those that this put sends; the others are stored already."""
     encode_value: Callable[[str], EncodedValue]
@@ -59,6 +60,7 @@ class CheckpointRow:
             version = self.kept.pop(channel)
             if parent is not None and (encoded := self.encode_kept(parent, channel, version)) is not None:
                 self.versions[channel], self.values[channel] = version, encoded
+                self.delta_channels = [c for c in self.delta_channels if c != channel]
 
 
 @dataclass(slots=True)

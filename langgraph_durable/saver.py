@@ -276,8 +276,8 @@ class DurableSaver(SaverOperations):
     ) -> None:
         """Store what a task wrote, hung on the checkpoint that `config` names; it may come before that one.
 
-        A write is stored once: a task that runs again changes nothing, unless all it writes is to special
-        channels (error, interrupt, resume), whose last value stands.
+        A write is stored once: a task that runs again changes nothing, but for what it writes to special channels
+        (error, interrupt, resume), whose last value stands.
 
         Raises:
             InvalidConfig: `config` names no thread or no checkpoint.

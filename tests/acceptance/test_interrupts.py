@@ -8,11 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.types import Command
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 
-from langgraph_durable import DurableSaver
+from langgraph_durable import DurableSaver, SaverClosed
 from tests.acceptance.driving import Drive, answers, interrupts, thread
-from tests.acceptance.graphs import Runs, ask, ask_in_fan, ask_twice, chain, ignore, parallel_asks
+from tests.acceptance.graphs import (
+    Graph,
+    Runs,
+    Steps,
+    ask,
+    ask_in_fan,
+    ask_twice,
+    asking,
+    chain,
+    ignore,
+    parallel_asks,
+)
 from tests.acceptance.workers import Request, recorded
 
 
@@ -73,6 +85,53 @@ async def test_an_answer_and_an_update_at_once(saver: DurableSaver, drive: Drive
     command: Command[Any] = Command(resume="yes", update={"trail": ["update"]})
     result = await drive.invoke(graph, command, thread())
     assert result == {"trail": ["before", "update", "ask: yes", "after"]}
+
+
+@pytest.mark.context
+async def test_the_last_answer_is_kept_beside_what_the_node_wrote(saver: DurableSaver, drive: Drive) -> None:
+    builder = StateGraph(Steps)
+    builder.add_node("alice", asking("alice", ignore, times=2))
+    builder.add_node("bob", asking("bob", ignore))
+    builder.add_edge(START, "alice")
+    builder.add_edge(START, "bob")
+    graph = builder.compile(checkpointer=saver)
+    await drive.invoke(graph, {"trail": []}, thread())
+    asked = await drive.state(graph, thread())
+    for answer in ("one", "two"):
+        given = answers(await drive.state(graph, thread()), alice=answer)
+        await drive.invoke(graph, Command(resume=given), thread())
+    last: Command[Any] = Command(resume=answers(await drive.state(graph, thread()), bob="b"))
+    done = {"trail": ["alice: one", "alice: two", "bob: b"]}
+    assert await drive.invoke(graph, last, thread()) == done
+    # There the thread has moved on, so all run again, with the answers that they got.
+    assert await drive.invoke(graph, last, asked.config) == done
+
+
+@pytest.mark.context
+async def test_an_answer_beside_an_update_survives_a_crash(conninfo: str, drive: Drive) -> None:
+    def build(saver: DurableSaver, *, dies: bool) -> Graph:
+        def node(state: Any) -> dict[str, Any]:
+            said = [interrupt("one?"), interrupt("two?")]
+            if dies:
+                saver.close()  # nothing that comes now is stored
+            return {"trail": said}
+
+        builder = StateGraph(Steps)
+        builder.add_node("node", node)
+        builder.add_edge(START, "node")
+        return builder.compile(checkpointer=saver)
+
+    with DurableSaver.from_conn_string(conninfo) as saver:
+        graph = build(saver, dies=True)
+        await drive.invoke(graph, {"trail": []}, thread())
+        await drive.invoke(graph, Command(resume="first", update={"trail": ["beside"]}), thread())
+        with pytest.raises(SaverClosed):
+            await drive.invoke(
+                graph, Command(resume="second", update={"trail": ["again"]}), thread(), durability="sync"
+            )
+    with DurableSaver.from_conn_string(conninfo) as saver:
+        result = await drive.invoke(build(saver, dies=False), None, thread())
+    assert result["trail"] == ["beside", "again", "first", "second"]
 
 
 @pytest.mark.context

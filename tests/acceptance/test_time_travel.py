@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from langgraph.channels.delta import DeltaChannel
 from langgraph.types import Command, Overwrite, StateSnapshot, StateUpdate
+from typing_extensions import TypedDict
 
 from langgraph_durable import DurableSaver
 from tests.acceptance.driving import Drive, checkpoint_id, interrupts, thread
-from tests.acceptance.graphs import CHAIN, Runs, ask, chain, delta_chain, fan_out, ignore, loop
+from tests.acceptance.graphs import CHAIN, Runs, ask, chain, delta, delta_chain, extend, fan_out, ignore, loop
 
 
 def at_next(history: list[StateSnapshot], node: str) -> StateSnapshot:
@@ -93,6 +95,27 @@ async def test_two_forks_of_one_checkpoint_do_not_mix(saver: DurableSaver, drive
         assert results == [{"trail": ["first", "second", name, "third", "fourth"]} for name in ("one", "two")]
         ends = [s.values["trail"] for s in await drive.history(graph, config) if not s.next]
         assert sorted(ends) == sorted([list(CHAIN), *(r["trail"] for r in results)])
+
+
+class Every(TypedDict):
+    """A snapshot at every update, and a channel without any."""
+
+    trail: Annotated[list[str], DeltaChannel(extend, snapshot_frequency=1)]
+    other: int
+
+
+@pytest.mark.context
+async def test_what_a_late_answer_writes_is_not_in_the_other_branch(
+    saver: DurableSaver, drive: Drive
+) -> None:
+    graph = delta(saver, ignore, Every)
+    await drive.invoke(graph, {"trail": ["input"]}, thread())
+    asked = await drive.state(graph, thread())
+    await drive.invoke(graph, {"other": 1}, thread())  # the question is dropped, and the channel not written
+    before = await drive.history(graph, thread())
+    await drive.invoke(graph, Command(resume="late"), asked.config)
+    after = {checkpoint_id(s): s.values for s in await drive.history(graph, thread())}
+    assert [after[checkpoint_id(s)] for s in before] == [s.values for s in before]
 
 
 async def test_update_as_node(saver: DurableSaver, drive: Drive) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
@@ -176,6 +176,30 @@ async def test_a_channel_becomes_a_delta_channel_and_back(driven: Driven) -> Non
         assert result["log"] == expected
         for schema in (Plain, Delta):
             assert (await appending(driven, schema).aget_state(config)).values["log"] == expected
+
+
+@pytest.mark.parametrize("value", [_DeltaSnapshot(["a"]), ["plain"] * 100, "inside the checkpoint"])
+async def test_a_channel_without_a_new_version_has_its_parents_value(driven: Driven, value: Any) -> None:
+    metadata: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"log": (0, 1)}}
+    parent = await step(driven, None, {"log": value})
+    versions = (await stored_at(driven, parent)).checkpoint["channel_versions"]
+    same = await driven.aput(parent, checkpoint_with({}, channel_versions=versions), metadata, {})
+    await driven.aput_writes(same, [("log", "mine")], "task")
+    changed: ChannelVersions = {"log": f"{2:010}.{uuid4().hex[:13]}"}
+    child = await driven.aput(same, checkpoint_with({}, channel_versions=changed), metadata, changed)
+    await driven.aput_writes(parent, [("log", "of another branch")], "task")
+    assert (await get_values(driven, same)) == {"log": value}
+    assert (await get_values(driven, child)) == {}
+    assert await history(driven, child, "log") == {"log": (["mine"], value)}
+    found = await driven.aget_delta_channel_history(config=child, channels=["log"])
+    await driven.aprune(["thread"])
+    assert await driven.aget_delta_channel_history(config=child, channels=["log"]) == found
+
+
+async def stored_at(saver: Driven, config: RunnableConfig) -> CheckpointTuple:
+    found = await saver.aget_tuple(config)
+    assert found is not None
+    return found
 
 
 async def test_no_channels_no_histories(driven: Driven) -> None:

@@ -123,6 +123,20 @@ async def test_nan(driven: Saver) -> None:
     assert math.isnan(values["nested"][0])
 
 
+async def test_what_only_pickle_can_store(conninfo: str) -> None:
+    deep: list[Any] = ["why?"]
+    for _ in range(400):  # deeper than MessagePack goes
+        deep = [deep]
+    ring: list[Any] = ["why?"]
+    ring.append(ring)
+    serde = JsonPlusSerializer(pickle_fallback=True)
+    with DurableSaver.from_conn_string(conninfo, serde=serde) as saver:
+        values = await get_values(saver, await put(saver, config_for(), {"deep": deep, "ring": ring}))
+    assert values["deep"] == deep
+    assert values["ring"][0] == "why?"
+    assert values["ring"][1] is values["ring"]
+
+
 async def test_subclasses_of_str_come_back_as_the_serializer_makes_them(driven: Saver) -> None:
     memory = InMemorySaver()
     checkpoint = checkpoint_with({"name": Name("x")})

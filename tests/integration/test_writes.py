@@ -37,11 +37,13 @@ async def test_the_last_of_a_tasks_special_writes_stands(driven: Saver) -> None:
     }
 
 
-async def test_a_mixed_call_overwrites_nothing(driven: Saver) -> None:
+async def test_of_a_mixed_call_the_special_writes_stand_and_the_first_regular_ones(driven: Saver) -> None:
     stored = await put(driven, config_for("t"))
     await driven.aput_writes(stored, [(ERROR, "first")], "task")
     await driven.aput_writes(stored, [("a", 1), (ERROR, "second")], "task")
-    assert await pending(driven, stored) == [("task", ERROR, "first"), ("task", "a", 1)]
+    assert await pending(driven, stored) == [("task", ERROR, "second"), ("task", "a", 1)]
+    await driven.aput_writes(stored, [("a", 2), (ERROR, "third"), ("b", 2)], "task")
+    assert await pending(driven, stored) == [("task", ERROR, "third"), ("task", "a", 1), ("task", "b", 2)]
 
 
 async def test_writes_come_in_the_order_live_execution_applies_them(driven: Saver) -> None:
