@@ -182,8 +182,10 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
 
 def _push_of(path: Any) -> int | None:
     """Return which of its step's Sends a task's path is of."""
-    is_push = isinstance(path, (list, tuple)) and len(path) > 1 and path[0] == "__pregel_push"
-    return path[1] if is_push and isinstance(path[1], int) else None
+    match path:
+        case ["__pregel_push", int(number), *_]:
+            return number
+    return None
 
 
 # --- the message ---

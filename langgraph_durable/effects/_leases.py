@@ -79,7 +79,7 @@ class LeaseKeeper:
 
 
 def on_loop(
-    loop: asyncio.AbstractEventLoop, renew: Callable[[list[Lease]], Coroutine[Any, Any, None]]
+    loop: asyncio.AbstractEventLoop, renew: Callable[[list[Lease]], Coroutine[Any, Any, object]]
 ) -> Renew:
     """Return a Renew for a saver that has only connections of one event loop."""
 
