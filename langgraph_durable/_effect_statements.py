@@ -17,11 +17,6 @@ _COLUMNS: LiteralString = """
     e.input, e.result_type, e.result, e.asked, e.lease_until, e.expired_at, now() AS now
 """
 
-_EVENT: LiteralString = """
-    INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
-    SELECT effect_id, previous_state, state, fence, attempts, %(actor)s::text, %(reason)s::text
-"""
-
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
 # claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: another
 # process's live lease may be a dead one's. (Not those of the same message or, of code, the same checkpoint: whoever
@@ -88,9 +83,13 @@ WITH seen AS MATERIALIZED (
     AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))
     RETURNING """
     + _COLUMNS
-    + """), event AS ("""
-    + _EVENT
-    + """FROM claimed
+    + """), event AS (
+    INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
+    -- The history tells of each claim, also of those that previous_state passes over.
+    SELECT effect_id,
+        CASE WHEN EXISTS (SELECT FROM seen WHERE state = 'claimed') THEN 'claimed' ELSE previous_state END,
+        state, fence, attempts, %(actor)s::text, %(reason)s::text
+    FROM claimed
 )
 SELECT 0, * FROM claimed
 UNION ALL
@@ -132,9 +131,9 @@ WITH e AS (
     SELECT effect_id, %(result_type)s::text, %(large)s::bytea FROM e
     WHERE %(large)s::bytea IS NOT NULL AND expired_at IS NULL
     ON CONFLICT (effect_id) DO UPDATE SET type = excluded.type, data = excluded.data
-), event AS ("""
-    + _EVENT
-    + """FROM e
+), event AS (
+    INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
+    SELECT effect_id, previous_state, state, fence, attempts, %(actor)s::text, %(reason)s::text FROM e
 )
 SELECT """
     + _COLUMNS

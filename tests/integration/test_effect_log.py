@@ -743,6 +743,23 @@ async def test_who_claims_what_waited_and_dies_keeps_its_key(log: Log, conninfo:
         await e.complete(1)
 
 
+async def test_a_history_tells_of_claims_that_died_after_a_wait(log: Log, conninfo: str) -> None:
+    with pytest.raises(GraphInterrupt):
+        async with log.effect():
+            raise GraphInterrupt
+    async with log.effect():
+        age(conninfo)
+        async with log.effect() as e:
+            await e.complete(1)
+    assert (await log.moves())[:5] == [
+        (None, "claimed"),
+        ("claimed", "suspended"),
+        ("suspended", "claimed"),
+        ("claimed", "claimed"),
+        ("claimed", "completed"),
+    ]
+
+
 async def test_idempotent_is_run_again(log: Log) -> None:
     key = await log.leave_unknown()
     async with log.effect(policy=IDEMPOTENT) as e:
