@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -20,7 +21,7 @@ from langgraph_durable._database import Database
 from langgraph_durable._pruning import Node
 from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._segment_reading import SegmentReader
-from langgraph_durable.errors import CompactionRefused
+from langgraph_durable.errors import CompactionRefused, DurableError
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
 """The graph's get_state, under an async name."""
@@ -47,18 +48,31 @@ async def fold_checkpoint(
     reader: SegmentReader,
     decode: Callable[[StoredCheckpoint], CheckpointTuple],
 ) -> Fold | None:
-    """Make the fold of a checkpoint's delta channels; None if there is nothing to fold, or it is gone."""
+    """Make the fold of a checkpoint's delta channels; None if there is nothing to fold, or it is gone.
+
+    Raises:
+        CompactionRefused: The graph cannot give its state.
+        CheckpointCorrupted: What is stored cannot be read.
+        UnserializableValue: What the graph's reducers made cannot be stored.
+    """
     ref = CheckpointRef(thread_id, node.checkpoint_ns, node.checkpoint_id)
     stored = await _checkpoints.get_checkpoint(db, ref, reader)
     if stored is None:
         return None
     before = decode(stored)
-    state = await get_state(before.config)
+    where = f"thread {thread_id!r}, checkpoint {node.checkpoint_id!r}"
+    try:
+        state = await get_state(before.config)
+    except (DurableError, psycopg.Error):
+        raise
+    except Exception as exc:  # of its reducers
+        raise CompactionRefused(
+            f"{where} was left as it was: the graph cannot give its state: {exc!r}"
+        ) from exc
     values = state.values if isinstance(state.values, Mapping) else {_ROOT_CHANNEL: state.values}
     folded = {c: values[c] for c in node.delta_channels if c in values}
     if not folded:
         return None
-    where = f"thread {thread_id!r}, checkpoint {node.checkpoint_id!r}"
     versions = before.checkpoint["channel_versions"]
 
     def prove(after: StoredCheckpoint) -> None:

@@ -208,6 +208,45 @@ def require_sweep_policy(keep_last: Any, older_than: Any) -> Policy:
     return require_policy("keep_latest", keep_last, older_than)
 
 
+def require_seconds(seconds: Any, name: str) -> float:
+    """Return how long to wait.
+
+    Raises:
+        InvalidConfig: It is no number of seconds.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise InvalidConfig(f"{name} must be seconds, a number >= 0, got {seconds!r:.200}")
+    return seconds
+
+
+def require_prepare_threshold(threshold: Any) -> int | None:
+    """Return how often a statement runs before it is prepared, or None.
+
+    Raises:
+        InvalidConfig: It is neither None nor a count.
+    """
+    if threshold is not None and (
+        isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0
+    ):
+        raise InvalidConfig(f"prepare_threshold must be None or an int >= 0, got {threshold!r:.200}")
+    return threshold
+
+
+def require_pool_sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
+    """Return how many connections a pool keeps, and opens at most.
+
+    Raises:
+        InvalidConfig: They are no such counts.
+    """
+    counts = all(isinstance(size, int) and not isinstance(size, bool) for size in (min_size, max_size))
+    if not counts or not 0 <= min_size <= max_size or max_size < 1:
+        raise InvalidConfig(
+            "pool sizes must be ints, 0 <= min_size <= max_size, and max_size at least 1, got "
+            f"min_size={min_size!r:.100}, max_size={max_size!r:.100}"
+        )
+    return min_size, max_size
+
+
 def require_cache_bytes(size: Any) -> int:
     """Return how many bytes of segments to keep.
 

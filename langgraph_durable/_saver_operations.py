@@ -44,6 +44,7 @@ from langgraph_durable.errors import (
     EffectUnresolved,
     InvalidConfig,
     PruneFailed,
+    UnserializableValue,
 )
 from langgraph_durable.reports import (
     EraseReceipt,
@@ -56,6 +57,8 @@ from langgraph_durable.reports import (
 )
 
 _SWEEP_BATCH = 50
+_OF_ONE_THREAD = (CheckpointCorrupted, CompactionRefused, EffectUnresolved, UnserializableValue)
+"""What keeps one thread from being pruned, and tells nothing of the others."""
 
 
 class StoredCheckpoints:
@@ -391,7 +394,7 @@ async def _from_each(
     for thread_id in thread_ids:
         try:
             removed = await remove(thread_id)
-        except (psycopg.Error, CheckpointCorrupted, CompactionRefused, EffectUnresolved) as exc:
+        except (psycopg.Error, *_OF_ONE_THREAD) as exc:
             failures[thread_id] = exc
             continue
         if removed.total_rows:

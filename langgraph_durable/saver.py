@@ -147,18 +147,15 @@ class DurableSaver(SaverOperations):
             InvalidConfig: The connection string, a size or another argument cannot be used.
             TypeError: `filter_keys` is one str.
         """
-        if not 0 <= min_size <= max_size or max_size < 1:
-            raise InvalidConfig(
-                f"pool sizes must be 0 <= min_size <= max_size, got min_size={min_size}, max_size={max_size}"
-            )
+        min_size, max_size = _config.require_pool_sizes(min_size, max_size)
         self = cls.__new__(cls)
         BaseCheckpointSaver.__init__(self, serde=serde)
         self._own = OwnPools(
             conninfo,
             min_size=min_size,
             max_size=max_size,
-            timeout=pool_timeout,
-            prepare_threshold=prepare_threshold,
+            timeout=_config.require_seconds(pool_timeout, "pool_timeout"),
+            prepare_threshold=_config.require_prepare_threshold(prepare_threshold),
         )
         self._blocking = self._own.blocking
         self._asynchronous = self._own.asynchronous
@@ -179,7 +176,7 @@ class DurableSaver(SaverOperations):
             raise TypeError(f"filter_keys must be a collection of keys, not one str: pass [{filter_keys!r}]")
         self.schema = _config.require_schema(schema)
         self._filter_keys = filter_keys
-        self._retry_timeout = retry_timeout
+        self._retry_timeout = _config.require_seconds(retry_timeout, "retry_timeout")
         self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
         self._hash_key = _config.require_hash_key(hash_key)
         self._stored = StoredCheckpoints()

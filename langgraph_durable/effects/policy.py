@@ -17,6 +17,9 @@ OnUnknown: TypeAlias = Literal["verify", "ask", "retry", "raise"]
 OnFork: TypeAlias = Literal["replay", "new", "ask", "raise"]
 
 
+_LONGEST_LEASE = timedelta(days=36_500)
+
+
 @dataclass(frozen=True, slots=True)
 class Happened:
     """The effect took place; `result` is what the tool would have returned."""
@@ -102,6 +105,8 @@ class EffectPolicy:
                 continue
             if not isinstance(time, timedelta) or time < timedelta(0) or (name == "lease" and not time):
                 raise InvalidConfig(f"{name} must be a timedelta longer than nothing, got {time!r:.100}")
+        if self.lease > _LONGEST_LEASE:  # which the server could not reckon with
+            raise InvalidConfig(f"lease must be at most {_LONGEST_LEASE}, got {self.lease}")
 
     def but(self, **changes: Any) -> EffectPolicy:
         """Return this policy with some attributes changed."""

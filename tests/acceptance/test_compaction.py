@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, InvalidConfig, PruneFailed
+from langgraph_durable import CompactionRefused, DurableSaver, InvalidConfig, PruneFailed
 from tests.acceptance.driving import Drive, thread
 
 
@@ -34,6 +34,19 @@ def count(state: Any, writes: list[Any]) -> tuple[Any, ...]:
 
 class Counted(TypedDict):
     kept: Annotated[tuple[Any, ...], DeltaChannel(count, snapshot_frequency=1000)]
+
+
+REFUSED: set[str] = set()
+
+
+def strict(state: list[Any], writes: list[Any]) -> list[Any]:
+    if any(item in REFUSED for write in writes for item in write):
+        raise LookupError("no such item")
+    return append(state, writes)
+
+
+class Strict(TypedDict):
+    log: Annotated[list[Any], DeltaChannel(strict, snapshot_frequency=1000)]
 
 
 def build(saver: Any, *, asks: bool = False) -> Any:
@@ -117,6 +130,26 @@ async def test_a_namespace_of_an_unknown_subgraph_keeps_its_ancestors(
     await compact(saver, drive, build(saver), "thread")
     assert rows(conninfo, "ancestors") > 0
     assert (await drive.state(graph, sub)).values == before
+
+
+async def test_a_graph_that_fails_on_one_thread_compacts_the_others(
+    saver: DurableSaver, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = StateGraph(Strict)
+    builder.add_node("step", lambda _: {"log": ["step"]})
+    builder.add_edge(START, "step")
+    graph = builder.compile(checkpointer=saver)
+    for thread_id in ("bad", "good"):
+        await drive.invoke(graph, {"log": [thread_id]}, thread(thread_id))
+    with monkeypatch.context() as patched, pytest.raises(PruneFailed) as failure:
+        patched.setitem(globals(), "REFUSED", {"bad"})
+        await compact(saver, drive, graph, "bad", "good")
+    assert list(failure.value.report.threads) == ["good"]
+    [(name, why)] = failure.value.failures.items()
+    assert name == "bad"
+    assert isinstance(why, CompactionRefused)
+    assert isinstance(why.__cause__, LookupError)
+    assert (await drive.state(graph, thread("bad"))).values == {"log": ["bad", "step"]}
 
 
 async def test_a_state_that_storing_would_change_is_left_alone(

@@ -1040,6 +1040,7 @@ async def test_filters_that_select_nothing_sensible(log: Log, filters: Any) -> N
         {"on_unknown": "verify"},
         {"lease": timedelta(0)},
         {"lease": 30},
+        {"lease": timedelta.max},
         {"settle": timedelta(-1)},
         {"wait": -1},
         {"vendor_window": timedelta(-1)},

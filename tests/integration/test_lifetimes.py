@@ -744,10 +744,26 @@ async def test_other_objects_are_refused(conninfo: str) -> None:
         DurableSaver(async_pool=blocking)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sizes", [(2, 1), (-1, 1), (0, 0)])
-def test_sizes_that_no_pool_can_have(sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("sizes", [(2, 1), (-1, 1), (0, 0), (1, 2.5), (True, True), (0, "4")])
+def test_sizes_that_no_pool_can_have(sizes: tuple[Any, Any]) -> None:
     with pytest.raises(InvalidConfig, match="0 <= min_size <= max_size"):
         DurableSaver.from_conn_string("", min_size=sizes[0], max_size=sizes[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("pool_timeout", -1),
+        ("pool_timeout", None),
+        ("retry_timeout", "x"),
+        ("retry_timeout", float("nan")),
+        ("prepare_threshold", -1),
+        ("prepare_threshold", True),
+    ],
+)
+def test_options_that_no_saver_can_have(name: str, wrong: Any) -> None:
+    with pytest.raises(InvalidConfig, match=name):
+        DurableSaver.from_conn_string("", **{name: wrong})
 
 
 # --- clones ---
