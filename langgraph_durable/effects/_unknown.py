@@ -179,7 +179,7 @@ async def resolve(
     reason: str | None,
     memory: Sequence[str] = (),
 ) -> bool:
-    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was still unknown.
+    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was this that moved it.
 
     What it is to remember of that is stored with it, or not at all.
     """
@@ -191,6 +191,8 @@ async def resolve(
     else:
         outcome = Outcome("abandoned", source=source)
 
+    decision = f"decision {ops.new_effect_id()}"
+
     async def work(session: Session) -> bool:
         moved = await ops.move_effect(
             session,
@@ -201,9 +203,13 @@ async def resolve(
             reason=reason,
             fence=row.fence,
             new_owner=outcome.state != "completed",
+            memory=[decision],
         )
         if moved is not None and memory:
             await ops.remember(session, row.effect_id, memory)
         return moved is not None
 
-    return await db.run(work, transaction=bool(memory))
+    if await db.run(work, transaction=bool(memory)):
+        return True
+    now = await ops.get_effect(db, row.effect_id)
+    return now is not None and decision in now.asked  # it was moved, and the answer was lost: it was retried

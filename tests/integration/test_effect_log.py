@@ -36,6 +36,7 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
+from langgraph_durable import _effects_ops as ops
 from langgraph_durable.effects._guard import Guard
 from tests.effects import SCHEMA, Log, age, next_transaction
 from tests.proxy import Proxy
@@ -804,6 +805,28 @@ async def test_decided_that_it_did_not_happen(log: Log) -> None:
         assert not e.replayed
         assert e.vendor_key != key
         await e.complete(1)
+
+
+async def test_a_decision_whose_answer_was_lost_was_taken(
+    conninfo: str, proxy: Proxy, drive: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move, losses = ops.move_effect, [proxy.lose_next_answer]
+
+    async def losing(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["actor"] == "ann" and losses:
+            losses.pop()()
+        return await move(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "move_effect", losing)
+    async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
+        log = Log(saver, asynchronous=drive.kind == "async")
+        for key, actor in (("warm", "bob"), ("k", "ann")):
+            await log.leave_unknown(key=key)
+            [waiting] = await log.pending()
+            record = await log.resolve(waiting.effect_id, Happened("seen"), actor=actor)
+            assert record.state == "completed"
+            with pytest.raises(EffectError, match="needs no decision"):
+                await log.resolve(waiting.effect_id, None, actor="bob")
 
 
 async def test_abandoned(log: Log) -> None:
