@@ -30,7 +30,8 @@ DECISIONS = ("happened", "retry", "failed", "abandon")
 FORK_DECISIONS = ("replay", "new")
 
 # What an effect remembers, in `asked`: `task/fence`, what a task asked about; `task/` and its decision about a fork, or
-# one of these; and `seen/`, the answers that came.
+# one of these; and `seen/`, the answers that came. (And, of others: `claim` and `decision`, by which the retry of a
+# statement knows its own move; `unsent/fence`, that an attempt failed before anything was sent.)
 _WAITING = "waiting"
 """The task waits for a decision on a twin of its effect."""
 _REFUSED = "refused"
