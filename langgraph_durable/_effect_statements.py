@@ -133,7 +133,9 @@ WITH e AS (
     ON CONFLICT (effect_id) DO UPDATE SET type = excluded.type, data = excluded.data
 ), event AS (
     INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
-    SELECT effect_id, previous_state, state, fence, attempts, %(actor)s::text, %(reason)s::text FROM e
+    SELECT effect_id, previous_state, state, fence, attempts, %(actor)s::text,
+        CASE WHEN expired_at IS NULL OR %(source)s::text = 'human' THEN %(reason)s::text END
+    FROM e
 )
 SELECT """
     + _COLUMNS
@@ -229,11 +231,16 @@ WITH large AS (
     DELETE FROM {schema}.effect_results r USING {schema}.effects e
     WHERE r.effect_id = e.effect_id AND e.state IN ('completed', 'failed', 'abandoned')
     AND e.ended_at < now() - %(older_than)s::interval
+), expired AS (
+    UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now()
+    WHERE state IN ('completed', 'failed', 'abandoned') AND ended_at < now() - %(older_than)s::interval
+    AND expired_at IS NULL
+    RETURNING effect_id
+), events AS (
+    UPDATE {schema}.effect_events SET reason = NULL
+    WHERE reason IS NOT NULL AND effect_id IN (SELECT effect_id FROM expired)
 )
-UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now()
-WHERE state IN ('completed', 'failed', 'abandoned') AND ended_at < now() - %(older_than)s::interval
-AND expired_at IS NULL
-RETURNING effect_id
+SELECT effect_id FROM expired
 """)
 
 COUNT_EXPIRABLE = Statement("""

@@ -166,6 +166,11 @@ WITH unresolved AS MATERIALIZED (
     UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now(),
         scope_thread = CASE WHEN scope_thread <> '' THEN scope_thread || ' erased ' || %(ulid)s::uuid::text ELSE '' END
     WHERE thread_id = (SELECT thread_id FROM doomed) AND (expired_at IS NULL OR scope_thread = thread_id)
+), events AS (
+    -- The history stays; errors and notes, which may quote arguments, do not.
+    UPDATE {schema}.effect_events SET reason = NULL WHERE reason IS NOT NULL AND effect_id IN (
+        SELECT effect_id FROM {schema}.effects WHERE thread_id = (SELECT thread_id FROM doomed)
+    )
 ), p AS (
     DELETE FROM {schema}.prunes WHERE thread_id = (SELECT thread_id FROM doomed)
 ), t AS (

@@ -395,7 +395,7 @@ class DurableSaver(SaverOperations):
 
         A run of the thread that is still going gets ThreadDeleted at its next save, instead of bringing half
         of the thread back. A run that starts from an input afterwards starts the thread afresh. Of its effects, that
-        they took place is kept, without arguments and results.
+        they took place is kept, without arguments, results, errors and notes.
 
         Args:
             thread_id: The thread's id.
@@ -547,8 +547,9 @@ class DurableSaver(SaverOperations):
             dry_run: Only count.
             after: Resume after this thread, as `progress` named it.
             progress: Called after every few threads.
-            effects_older_than: Drop the arguments and results of effects that ended at least so long ago; by default
-                none. That they took place is kept, and so is what nobody has decided on.
+            effects_older_than: Drop the arguments and results of effects that ended at least so long ago, and the
+                errors and notes in their history; by default none. That they took place is kept, and so is what
+                nobody has decided on.
 
         Raises:
             InvalidConfig: An argument cannot be used, or neither `older_than` nor `keep_last` is given.

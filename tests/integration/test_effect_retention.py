@@ -47,7 +47,7 @@ class Payments:
             self.paid.append(invoice)
             self.meanwhile()
             if self.broken:
-                raise RuntimeError("the answer got lost")
+                raise RuntimeError(f"the answer to {invoice} got lost")
             return f"paid {invoice}"
 
         def ask(state: MessagesState) -> dict[str, Any]:
@@ -115,6 +115,23 @@ async def test_a_deleted_thread_keeps_only_that_its_effects_took_place(
     assert payments.paid == ["secret 7", "secret 7"]
 
 
+async def test_no_error_or_note_outlives_what_it_may_quote(
+    payments: Payments, drive: Driver, observer: Observer
+) -> None:
+    history = "SELECT count(*), count(reason), string_agg(reason, ' ') FROM langgraph_durable.effect_events"
+    for thread_id in ("a", "b"):
+        waiting = payments.break_off(thread_id)
+        payments.log.resolve(waiting, NotHappened(), note="asked about secret 7")
+        payments.run(thread_id)
+    [(events, told, said)] = observer.rows(history)
+    assert said.count("secret") == 4
+    await drive(payments.saver, "delete_thread", "a")
+    [(left, fewer, _)] = observer.rows(history)
+    assert (left, fewer) == (events, told / 2)
+    await drive(payments.saver, "sweep", keep_last=1, effects_older_than=timedelta(0))
+    assert observer.rows(history) == [(events, 0, None)]
+
+
 async def test_force_deletes_a_thread_all_the_same(payments: Payments, drive: Driver) -> None:
     waiting = payments.break_off("a")
     await drive(payments.saver, "delete_thread", "a", force=True)
@@ -132,7 +149,8 @@ async def test_what_ends_after_its_thread_was_deleted_leaves_nothing(
         payments.start("a")
     [record] = payments.log.list(thread_id="a")
     assert record.state == "completed"
-    assert "secret" not in str(observer.rows("SELECT * FROM langgraph_durable.effects"))
+    for table in ("effects", "effect_events"):
+        assert "secret" not in str(observer.rows(f"SELECT * FROM langgraph_durable.{table}"))
 
 
 async def test_a_copy_has_the_effects_of_its_source(payments: Payments, drive: Driver) -> None:
