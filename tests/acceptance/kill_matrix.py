@@ -127,6 +127,11 @@ class Cell:
         )
 
     @property
+    def needs_context(self) -> bool:
+        """Whether an effect is called where LangGraph gives async runs no context before Python 3.11."""
+        return self.asynchronous and self.setting.kind in ("task", "raw", "node")
+
+    @property
     def asks_anew(self) -> bool:
         """Whether the model is asked again after its first wish was met, so that a call-scoped effect is another one.
 
@@ -382,7 +387,8 @@ def table(results: Sequence[tuple[Cell, str]]) -> str:
 
 
 def main() -> int:
-    chosen = [cell for cell in cells() if all(word in str(cell) for word in sys.argv[1:])]
+    can = [cell for cell in cells() if sys.version_info >= (3, 11) or not cell.needs_context]
+    chosen = [cell for cell in can if all(word in str(cell) for word in sys.argv[1:])]
     began, faults, results = time.monotonic(), [], []
     with (
         embedded.database(fsync=False) as conninfo,

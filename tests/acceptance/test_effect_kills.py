@@ -88,7 +88,10 @@ def test_the_sample_has_something_of_everything() -> None:
     assert {cell.asynchronous for cell in chosen} == {False, True}
 
 
-@pytest.mark.parametrize("cell", sample(), ids=str)
+CELLS = [pytest.param(cell, marks=[pytest.mark.context] * cell.needs_context) for cell in sample()]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=[str(cell) for cell in sample()])
 def test_a_killed_effect_happens_once(
     cell: Cell, everyones_saver: tuple[str, DurableSaver], everyones_vendor: Vendor
 ) -> None:
@@ -96,7 +99,7 @@ def test_a_killed_effect_happens_once(
     run_cell(cell, conninfo, saver, everyones_vendor)
 
 
-@pytest.mark.parametrize("kind", ["tool", "node"])
+@pytest.mark.parametrize("kind", ["tool", pytest.param("node", marks=pytest.mark.context)])
 def test_exit_durability_is_refused_without_a_key(
     request_to_pay: Request, vendor: Vendor, log: EffectLog, kind: Any
 ) -> None:
