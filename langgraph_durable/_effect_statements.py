@@ -77,7 +77,10 @@ WITH seen AS MATERIALIZED (
         attempted_at = now(), ended_at = NULL, error = NULL, source = NULL,
         -- What was dropped of the attempt before is nothing that this one keeps.
         input_type = excluded.input_type, input = excluded.input, expired_at = NULL,
-        asked = e.asked || ('claim ' || excluded.effect_id::text || ' ' || (e.fence + 1)::text)
+        asked = array(
+            SELECT memory FROM unnest(e.asked) AS memory WHERE NOT starts_with(memory, 'claim ')
+            AND NOT starts_with(memory, 'unsent/') -- they tell of a fence that is moved here
+        ) || ('claim ' || excluded.effect_id::text || ' ' || (e.fence + 1)::text)
     WHERE e.input_hash = excluded.input_hash
     AND (e.state IN ('failed', 'suspended') OR e.state = 'claimed' AND e.lease_until < now())
     AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))

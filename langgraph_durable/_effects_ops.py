@@ -254,7 +254,7 @@ async def record_refusal(db: Database, effect_id: uuid.UUID, fence: int, actor: 
     )
 
 
-async def remember(db: Database | Session, effect_id: uuid.UUID, memory: Sequence[str]) -> None:
+async def remember(db: Database, effect_id: uuid.UUID, memory: Sequence[str]) -> None:
     """Remember what a task asked a human about an effect, and which answers came; each once.
 
     Round trips: 1.

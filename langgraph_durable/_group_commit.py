@@ -237,10 +237,8 @@ class GroupCommit(ABC):
             write = self._waiting.popleft()
             if write.thread_id in self._busy or (taken and write.db.schema != taken[0].db.schema):
                 left.append(write)
-            elif (
-                taken and size + write.row.size > MOST_BYTES
-            ):  # what may be too large for the server goes alone
-                left.append(write)
+            elif taken and size + write.row.size > MOST_BYTES:
+                left.append(write)  # what may be too large for the server goes alone
                 break
             else:
                 taken.append(write)

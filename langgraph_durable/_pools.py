@@ -297,9 +297,8 @@ class _AsyncOwnPools(AsyncConnections):
                 own.start_closing(loop)
             else:
                 closing = asyncio.run_coroutine_threadsafe(own.close(), loop)
-                with suppress(
-                    FutureTimeout
-                ):  # something blocks the loop, which closes it once that has ended
+                # A loop that something blocks closes it once that has ended.
+                with suppress(FutureTimeout):
                     closing.result(_CLOSE_TIMEOUT)
 
 

@@ -15,7 +15,6 @@ from langgraph_durable import _effects_ops as ops
 from langgraph_durable._database import BlockingDatabase, Database
 from langgraph_durable._effect_records import State
 from langgraph_durable._effects_ops import EffectRow, Outcome
-from langgraph_durable._sessions import Session
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions
 from langgraph_durable.effects._attempts import Attempt, owner
@@ -192,24 +191,18 @@ async def resolve(
         outcome = Outcome("abandoned", source=source)
 
     decision = f"decision {ops.new_effect_id()}"
-
-    async def work(session: Session) -> bool:
-        moved = await ops.move_effect(
-            session,
-            row.effect_id,
-            outcome,
-            origins=["unknown"],
-            actor=actor,
-            reason=reason,
-            fence=row.fence,
-            new_owner=outcome.state != "completed",
-            memory=[decision],
-        )
-        if moved is not None and memory:
-            await ops.remember(session, row.effect_id, memory)
-        return moved is not None
-
-    if await db.run(work, transaction=bool(memory)):
+    moved = await ops.move_effect(
+        db,
+        row.effect_id,
+        outcome,
+        origins=["unknown"],
+        actor=actor,
+        reason=reason,
+        fence=row.fence,
+        new_owner=outcome.state != "completed",
+        memory=[decision, *memory],
+    )
+    if moved is not None:
         return True
     now = await ops.get_effect(db, row.effect_id)
     return now is not None and decision in now.asked  # it was moved, and the answer was lost: it was retried

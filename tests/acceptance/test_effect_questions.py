@@ -11,7 +11,6 @@ from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened
 from langgraph_durable import _effects_ops as ops
-from langgraph_durable._sessions import Session
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,
@@ -248,21 +247,25 @@ async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_agai
         await drive.invoke(graph, GIVEN, thread())
     await drive.invoke(graph, None, thread())
     [asked] = interrupts(await drive.state(graph, thread()))
-    move, remember = ops.move_effect, ops.remember
-    for name, original in (("move_effect", move), ("remember", remember)):
-        fail = True
+    move = ops.move_effect
+    for is_done in (False, True):
+        failed = False
 
-        async def failing(db: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
-            nonlocal fail
-            if isinstance(db, Session) and fail:  # of the transaction of an answer
-                fail = False
-                raise RuntimeError(original)
-            return await original(db, *args, **kwargs)
+        async def failing(*args: Any, is_done: bool = is_done, **kwargs: Any) -> Any:
+            nonlocal failed
+            if failed or not kwargs.get("memory"):  # another move than that of the answer
+                return await move(*args, **kwargs)
+            failed = True
+            if is_done:
+                await move(*args, **kwargs)
+            raise RuntimeError("killed")
 
-        monkeypatch.setattr(ops, name, failing)
-        with pytest.raises(RuntimeError):
+        monkeypatch.setattr(ops, "move_effect", failing)
+        with pytest.raises(RuntimeError, match="killed"):
             await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
-        monkeypatch.setattr(ops, name, original)
+        monkeypatch.setattr(ops, "move_effect", move)
+        [record] = EffectLog.from_saver(saver).list()
+        assert record.state == ("failed" if is_done else "unknown")
     result = await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
     assert told(result) == ["did a"]
     assert world.done == ["a", "a"]

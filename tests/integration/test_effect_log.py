@@ -180,7 +180,7 @@ async def test_a_refused_connection_below_other_errors_is_definite(log: Log) -> 
     assert [r.state for r in await log.list()] == ["failed", "failed"]
 
 
-async def test_a_refused_connection_keeps_the_vendors_key(log: Log) -> None:
+async def test_a_refused_connection_keeps_the_vendors_key(log: Log, conninfo: str) -> None:
     """It may be the second one, after what was sent over the first: the vendor is to know that again."""
     keys = []
     for error in (ConnectionRefusedError("down"), ConnectionRefusedError("down"), LookupError("declined")):
@@ -194,6 +194,9 @@ async def test_a_refused_connection_keeps_the_vendors_key(log: Log) -> None:
         assert e.attempts == 4
         await e.complete()
     assert keys[0] == keys[1] == keys[2] != keys[3]
+    with psycopg.connect(conninfo) as connection:  # what is remembered does not grow with the attempts
+        [(asked,)] = connection.execute("SELECT asked FROM langgraph_durable.effects").fetchall()
+    assert [memory.partition(" ")[0] for memory in asked] == ["claim"]
 
 
 async def test_a_refused_connection_that_was_handled_proves_nothing(log: Log) -> None:
