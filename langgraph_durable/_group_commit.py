@@ -5,6 +5,8 @@ A commit waits for the disk, and a round trip for the network, however little th
 - A write that finds a writer free goes out at once, by itself, as if there were no group. Only what finds all writers
   busy waits, and what waits when one ends goes out together: one checkout, one pipeline, one commit. Nothing waits for
   a clock, and batches grow with the load by themselves.
+- Many go out in shares: one for each writer, and one for this process to make ready meanwhile. All at once they would
+  also come back at once, and the server would wait for this process, and this process for the server, by turns.
 - A statement stores any number of rows, of as many threads; for each it does what it does for one alone. A thread's
   second write is in a second statement, which sees what the first has done. The pipeline has no explicit BEGIN: what
   is sent between two Syncs is one transaction.
@@ -35,6 +37,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import ceil
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 WRITERS = 2
 MOST_ROWS = 128
+LEAST_SHARE = 16
+"""Writes that go out together even if they are more than a share."""
 MOST_BYTES = 4 << 20
 LOCK_TIMEOUT = 0.1
 """Seconds that a batch waits for one lock before it breaks up."""
@@ -84,6 +89,7 @@ class Write:
     answer: list[Row] = field(default_factory=list)
     error: Exception | None = None
     batch: Batch | None = None
+    """The one it is in, as long as that goes: the two would be a cycle, which only the collector of garbage frees."""
     wakeup: Any = None
     """What its caller sleeps on."""
 
@@ -192,7 +198,7 @@ class GroupCommit(ABC):
 
     def _tell(self, batch: Batch) -> None:
         for write in batch.writes:
-            write.state = State.DONE
+            write.state, write.batch = State.DONE, None
         self._end(batch.writes, batch.began)
         for write in batch.writes:
             self._wake(write)
@@ -233,7 +239,9 @@ class GroupCommit(ABC):
         taken: list[Write] = []
         left: list[Write] = []
         size = 0
-        while self._waiting and len(taken) < MOST_ROWS and size < MOST_BYTES:
+        share = ceil((len(self._waiting) + len(self._busy)) / (WRITERS + 1))
+        most = min(max(share, LEAST_SHARE), MOST_ROWS)
+        while self._waiting and len(taken) < most and size < MOST_BYTES:
             write = self._waiting.popleft()
             if write.thread_id in self._busy or (taken and write.db.schema != taken[0].db.schema):
                 left.append(write)
@@ -254,6 +262,7 @@ class GroupCommit(ABC):
         with self._lock:
             self._busy.difference_update(write.thread_id for write in batch.writes)
             for write in batch.writes:
+                write.batch = None
                 if write.gone:
                     write.state = State.DONE
                 elif write.thread_id in self._busy:
