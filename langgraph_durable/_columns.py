@@ -1,7 +1,8 @@
-"""Rows as the statements take them that store any number at once: an array a column, and all their bytes in one.
+"""Rows as the statements take them that store any number at once: as JSON, and all their bytes in one string.
 
-Arrays are written here, as text: psycopg takes longer to write one than the server to store it. Bytes need neither
-escapes nor copies that way, and a row needs no more parameters than a hundred.
+Bytes need neither escapes nor copies that way, and a row needs no more parameters than a hundred. A row that goes
+alone is a parameter a column, which the server need not take apart; its lists are written as Postgres' arrays here,
+since psycopg takes longer to write one than the server to store it.
 """
 
 from __future__ import annotations
@@ -12,47 +13,51 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, cast
 
+import orjson
+
 from langgraph_durable._config import CheckpointRef
 from langgraph_durable._rows import CheckpointRow, Fold, WriteRow
 from langgraph_durable._segments import EncodedValue, plan_segments
 
+Column = str | int | None | Sequence[str | None] | Sequence[int | None]
+
 
 @dataclass(slots=True)
 class SentRow:
-    """A row ready to be sent, beside others."""
+    """A row ready to be sent, alone or beside others."""
 
-    columns: dict[str, str | None] = field(default_factory=dict)
-    """Column -> its value as text. A list is its array's text."""
+    columns: dict[str, Column] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     """Its bytes, one after the other; columns tell where which are."""
     size: int = 0
     """How many these are."""
 
-    def add_bytes(self, part: bytes) -> str:
+    def add_bytes(self, part: bytes) -> int:
         """Add bytes, and return where they begin."""
         at = self.size
         self.parts.append(part)
         self.size += len(part)
-        return str(at)
+        return at
 
     def add_parts(self, name: str, parts: Sequence[bytes | None]) -> None:
         """Add several, and the two columns `<name>_ats` and `<name>_sizes`."""
-        self.columns[f"{name}_ats"] = number_array([p if p is None else self.add_bytes(p) for p in parts])
-        self.columns[f"{name}_sizes"] = number_array([p if p is None else str(len(p)) for p in parts])
+        self.columns[f"{name}_ats"] = [p if p is None else self.add_bytes(p) for p in parts]
+        self.columns[f"{name}_sizes"] = [p if p is None else len(p) for p in parts]
 
     def params(self) -> dict[str, Any]:
         """Return the parameters that send it alone."""
-        return {**self.columns, "bytes": b"".join(self.parts)}
+        params: dict[str, Any] = {name: _parameter(value) for name, value in self.columns.items()}
+        params["bytes"] = b"".join(self.parts)
+        return params
 
 
 def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
     """Return the parameters that send several rows, which have the same columns."""
-    params: dict[str, Any] = {
-        name: text_array([row.columns[name] for row in rows]) for name in rows[0].columns
+    return {
+        "rows": orjson.dumps([row.columns for row in rows]).decode(),
+        "base": number_array([*accumulate([0, *(row.size for row in rows[:-1])])]),
+        "bytes": b"".join([part for row in rows for part in row.parts]),
     }
-    params["base"] = number_array([str(base) for base in accumulate([0, *(row.size for row in rows[:-1])])])
-    params["bytes"] = b"".join([part for row in rows for part in row.parts])
-    return params
 
 
 def checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
@@ -66,36 +71,49 @@ def checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
             "parent": row.parent_checkpoint_id,
             "root": row.root_checkpoint_id,
             "run_id": row.run_id,
-            "format": str(row.format),
+            "format": row.format,
             "type": row.checkpoint[0],
             "metadata_type": row.metadata[0],
             "metadata_index": json.dumps(row.metadata_index),
-            "value_channels": text_array(list(row.versions)),
-            "value_versions": text_array(list(row.versions.values())),
-            "delta_channels": text_array(row.delta_channels),
-            "kept": text_array(list(row.kept)),
-            "kept_versions": text_array(list(row.kept.values())),
+            "value_channels": list(row.versions),
+            "value_versions": list(row.versions.values()),
+            "delta_channels": row.delta_channels,
+            "kept": list(row.kept),
+            "kept_versions": list(row.kept.values()),
         }
     )
     for name, data in (("checkpoint_size", row.checkpoint[1]), ("metadata_size", row.metadata[1])):
         sent.add_bytes(data)
-        sent.columns[name] = str(len(data))
+        sent.columns[name] = len(data)
     add_values(sent, row.values, row.versions, known)
     return sent
+
+
+_NO_VALUES: dict[str, Column] = {
+    **dict.fromkeys(("channels", "versions", "types"), ()),
+    **dict.fromkeys(
+        ("data_ats", "data_sizes", "entries_ats", "entries_sizes", "segment_ats", "segment_sizes"), ()
+    ),
+    **dict.fromkeys(("hashes_at", "needed_at", "needed"), 0),
+}
+"""What most puts send besides their checkpoint."""
 
 
 def add_values(
     sent: SentRow, values: Mapping[str, EncodedValue], versions: Mapping[str, str | None], known: set[bytes]
 ) -> None:
     """Add values to a row, and their segments as far as they are not known to be stored."""
+    if not values:
+        sent.columns |= _NO_VALUES
+        return
     segments, needed = plan_segments(values.values(), known)
     sent.columns |= {
-        "channels": text_array(list(values)),
-        "versions": text_array([versions[channel] for channel in values]),
-        "types": text_array([value.kind for value in values.values()]),
+        "channels": list(values),
+        "versions": [versions[channel] for channel in values],
+        "types": [value.kind for value in values.values()],
         "hashes_at": sent.add_bytes(b"".join(segments)),
         "needed_at": sent.add_bytes(b"".join(needed)),
-        "needed": str(len(needed)),
+        "needed": len(needed),
     }
     sent.add_parts("data", [value.data for value in values.values()])
     sent.add_parts(
@@ -122,16 +140,26 @@ def writes_row(
             "id": checkpoint_id,
             "task_id": task_id,
             "task_path": task_path,
-            "indexes": number_array([str(write.idx) for write in writes]),
-            "channels": text_array([write.channel for write in writes]),
-            "types": text_array([write.type for write in writes]),
+            "indexes": [write.idx for write in writes],
+            "channels": [write.channel for write in writes],
+            "types": [write.type for write in writes],
         }
     )
     sent.add_parts("value", [write.value for write in writes])
     return sent
 
 
-# --- arrays as Postgres reads them ---
+# --- columns and arrays as Postgres reads them ---
+
+
+def _parameter(value: Column) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(value)
+    if any(isinstance(element, str) for element in value):
+        return text_array(cast("Sequence[str | None]", value))
+    return number_array(cast("Sequence[int | None]", value))
 
 
 def text_array(texts: Sequence[str | None]) -> str:
@@ -151,6 +179,6 @@ def text_array(texts: Sequence[str | None]) -> str:
     return f'{{"{escaped}"}}'
 
 
-def number_array(numbers: Sequence[str | None]) -> str:
-    """Write an array of numbers, each of which is text already."""
-    return "{" + ",".join([number or "NULL" for number in numbers]) + "}"
+def number_array(numbers: Sequence[int | None]) -> str:
+    """Write an array of numbers."""
+    return "{" + str(list(numbers))[1:-1].replace("None", "NULL") + "}"

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
 )
+from functools import partial
+from types import coroutine as coroutine_of
 from typing import Any
 
 from psycopg import AsyncConnection, Connection, OperationalError
@@ -223,13 +225,43 @@ async def _lent_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[Asyn
     """
     connection = await pool.getconn()
     try:
-        async with connection:
-            yield connection
+        yield connection
+    except BaseException:
+        async with connection:  # which undoes what may be left of a transaction
+            raise
     finally:
-        returning = asyncio.ensure_future(pool.putconn(connection))
-        _returning.add(returning)
-        returning.add_done_callback(_returning.discard)
-        await asyncio.shield(returning)
+        await finish(pool.putconn(connection))
+
+
+async def finish(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Finish a coroutine even if whoever waits for it is cancelled; at once if it need not wait.
+
+    A task of its own would take two turns of the event loop.
+    """
+    try:
+        waits_for = coroutine.send(None)
+    except StopIteration:
+        return
+    rest = asyncio.ensure_future(_rest_of(coroutine, waits_for))
+    _returning.add(rest)
+    rest.add_done_callback(_returning.discard)
+    await asyncio.shield(rest)
+
+
+@coroutine_of
+def _rest_of(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """Finish a coroutine that has begun, and waits."""
+    while True:
+        try:
+            came = yield waits_for
+        except BaseException as exc:
+            step = partial(coroutine.throw, exc)
+        else:
+            step = partial(coroutine.send, came)
+        try:
+            waits_for = step()
+        except StopIteration:
+            return
 
 
 def _parameters_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> Mapping[str, Any]:

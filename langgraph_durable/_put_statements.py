@@ -76,7 +76,7 @@ PUT_CHECKPOINTS = RowsStatement(
         "checkpoint_size": "int",
         "metadata_type": "text",
         "metadata_size": "int",
-        "metadata_index": "jsonb",
+        "metadata_index": "text",
         "value_channels": "text[]",
         "value_versions": "text[]",
         "delta_channels": "text[]",
@@ -191,7 +191,7 @@ PUT_CHECKPOINTS = RowsStatement(
     SELECT
         thread, ns, id, ulid, nullif(parent, id), root, run_id, format,
         type, substr(%(bytes)s::bytea, base + 1, checkpoint_size),
-        metadata_type, substr(%(bytes)s::bytea, base + checkpoint_size + 1, metadata_size), metadata_index,
+        metadata_type, substr(%(bytes)s::bytea, base + checkpoint_size + 1, metadata_size), metadata_index::jsonb,
         value_channels || kept_channels, value_versions || versions_kept,
         nullif(array(
             SELECT d FROM unnest(delta_channels) AS d WHERE d <> ALL (coalesce(kept_channels, '{{}}'))

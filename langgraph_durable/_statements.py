@@ -66,26 +66,22 @@ def _format(text: LiteralString, schema: str) -> bytes:
 
 
 class RowsStatement:
-    """A statement that stores rows: one row, whose columns are its parameters, or any number, an array a column."""
+    """A statement that stores rows: one row, whose columns are its parameters, or any number, as JSON."""
 
     __slots__ = ("many", "one")
 
     def __init__(self, columns: Mapping[LiteralString, LiteralString], *text: LiteralString) -> None:
-        """Make both from the text that follows `WITH given AS (...)`, whose rows have a number, a base and columns.
-
-        An array of arrays must be a rectangle, so of many rows a column of lists has their texts.
-        """
+        """Make both from the text that follows `WITH given AS (...)`, whose rows have a number, a base and columns."""
         one = ", ".join([f"%({name})s::{kind} AS {name}" for name, kind in columns.items()])
-        casts = ", ".join([f"{name}::{kind}" for name, kind in columns.items()])
-        arrays = ", ".join([f"%({name})s::text[]" for name in columns])
+        typed = ", ".join([f"{name} {kind}" for name, kind in columns.items()])
         names = ", ".join(columns)
         # One row's columns are put where they are used, which spares the executor 10 % of a put.
         self.one = Statement(
             "".join(["WITH given AS NOT MATERIALIZED (SELECT 1 AS number, 0 AS base, ", one, ")", *text])
         )
-        given = (" WITH ORDINALITY AS given (base, ", names, ", number))")
-        rows = ("number, base, ", casts, " FROM unnest(%(base)s::int[], ", arrays, ")")
-        self.many = Statement("".join(("WITH given AS MATERIALIZED (SELECT ", *rows, *given, *text)))
+        rows = ("ROWS FROM (json_to_recordset(%(rows)s::json) AS (", typed, "), unnest(%(base)s::int[]))")
+        given = ("SELECT * FROM ", *rows, " WITH ORDINALITY AS given (", names, ", base, number)")
+        self.many = Statement("".join(("WITH given AS MATERIALIZED (", *given, ")", *text)))
 
 
 # --- locks: transaction-scoped only, so that they hold behind pgbouncer and go with their transaction ---

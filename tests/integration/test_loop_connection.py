@@ -1,13 +1,28 @@
-"""A connection whose event loop can end while it connects."""
+"""A connection for event loops that are busy, or that end while it connects."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import time
+from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
+from langgraph_durable import DurableSaver
+from langgraph_durable._connections import finish
 from langgraph_durable._loop_connection import LoopConnection
+from tests.samples import Observer, a_put, await_until
+from tests.samples import config as config_of
+
+
+@pytest.fixture
+async def saver(conninfo: str) -> AsyncIterator[DurableSaver]:
+    async with DurableSaver.from_conn_string(conninfo, max_size=1) as made:
+        await made.asetup()
+        yield made
 
 
 async def test_a_connection_cancelled_while_it_connects_leaves_no_socket_open() -> None:
@@ -35,3 +50,76 @@ async def test_a_connection_cancelled_while_it_connects_leaves_no_socket_open() 
             await asyncio.wait_for(left.wait(), 5)
         finally:
             gc.enable()
+
+
+async def test_a_call_takes_few_turns_of_a_busy_loop(saver: DurableSaver) -> None:
+    """One to send, one in which the answer is seen, one to take it: a turn is what a call costs among 200 graphs."""
+    turns = 0
+
+    async def keep_busy() -> None:
+        nonlocal turns
+        while True:
+            time.sleep(0.006)  # noqa: ASYNC251 (psycopg gives a turn away if its last was 5 ms ago)
+            turns += 1
+            await asyncio.sleep(0)
+
+    put, config = a_put(), config_of()
+    await saver.aput(*put)
+    others = asyncio.create_task(keep_busy())
+    taken: dict[str, list[int]] = {"get": [], "put": []}
+    for _ in range(10):
+        for name, call in (("get", saver.aget_tuple(config)), ("put", saver.aput(*put))):
+            await asyncio.sleep(0)
+            time.sleep(0.006)  # noqa: ASYNC251 (as above)
+            before = turns
+            await call
+            taken[name].append(turns - before)
+    others.cancel()
+    assert min(taken["get"]) <= 3
+    assert min(taken["put"]) <= 3
+
+
+async def test_a_cancelled_statement_leaves_its_connection_whole(
+    conninfo: str, saver: DurableSaver, observer: Observer
+) -> None:
+    await saver.aput(*a_put())
+    before = observer.backends()
+    with psycopg.connect(conninfo, application_name="observer") as other:
+        other.execute("LOCK langgraph_durable.checkpoints IN ACCESS EXCLUSIVE MODE")
+        call = asyncio.create_task(saver.aget_tuple(config_of()))
+        await await_until(observer.blocked, "the call to wait for the lock")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert await saver.aget_tuple(config_of()) is not None
+    assert observer.backends() == before
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3])
+async def test_what_must_be_finished_is_finished(waits: int) -> None:
+    done = asyncio.Event()
+
+    async def work() -> None:
+        for _ in range(waits):
+            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.01) if waits else None
+        done.set()
+
+    caller = asyncio.create_task(finish(work()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    if waits:
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert not done.is_set()
+    await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_what_must_be_finished_and_fails_says_so() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("of the work")
+
+    with pytest.raises(ValueError, match="of the work"):
+        await finish(fail())

@@ -19,7 +19,7 @@ from langgraph_durable import (
     _statements,
     _storage_statements,
 )
-from langgraph_durable._columns import SentRow, add_values, gather, text_array, writes_row
+from langgraph_durable._columns import SentRow, add_values, gather, writes_row
 from langgraph_durable._config import CheckpointRef
 from langgraph_durable._rows import WriteRow
 from langgraph_durable._segments import EncodedValue
@@ -137,17 +137,17 @@ def _checkpoint(thread_id: str, number: int) -> SentRow:
             "parent": f"id-{number}",
             "root": None,
             "run_id": None,
-            "format": "4",
+            "format": 4,
             "type": "msgpack",
-            "checkpoint_size": "300",
+            "checkpoint_size": 300,
             "metadata_type": "msgpack",
-            "metadata_size": "100",
+            "metadata_size": 100,
             "metadata_index": "{}",
-            "value_channels": "{a,b}",
-            "value_versions": text_array([f"v-{number}", "v-new"]),
-            "delta_channels": "{}",
-            "kept": "{c}",
-            "kept_versions": text_array([f"v-{number}"]),
+            "value_channels": ["a", "b"],
+            "value_versions": [f"v-{number}", "v-new"],
+            "delta_channels": [],
+            "kept": ["c"],
+            "kept_versions": [f"v-{number}"],
         }
     )
     sent.add_bytes(b"\0" * 400)
