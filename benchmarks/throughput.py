@@ -18,7 +18,7 @@ from benchmarks.graphs import GRAPHS, POOL_SIZE, STEPS, AnySaver, a_thread, five
 from benchmarks.harness import Figure, both_savers, compare, conninfo_of
 from benchmarks.latency import Thread
 
-TASKS, PUTS = 64, 12
+TASKS, PUTS = 64, 40
 THREADS, RUNS = 32, 2
 ROUNDS = 5
 

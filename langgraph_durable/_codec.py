@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -103,16 +103,7 @@ def encode_checkpoint(
         if channel in channel_versions:
             (inline if _is_small(value) else large)[channel] = value
 
-    def encode_large(channel: str) -> EncodedValue:
-        return encode_value(serde, hash_key, large[channel], f"channel {channel!r} of {where}")
-
-    def encode_kept(parent: Encoded, channel: str, version: str) -> EncodedValue | None:
-        what = f"channel {channel!r} of the parent of {where}"
-        inside = decode(serde, parent, what)
-        if str(inside["channel_versions"].get(channel)) != version or channel not in inside["channel_values"]:
-            return None
-        return encode_value(serde, hash_key, inside["channel_values"][channel], what)
-
+    unsent = _LargeValues(serde, hash_key, large, where)
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
     parents = full_metadata.get("parents")
@@ -139,10 +130,29 @@ def encode_checkpoint(
         },
         kept=kept if ref.checkpoint_id is not None else {},
         delta_channels=deltas,
-        values={c: encode_large(c) for c in large if c in new_versions},
-        encode_value=encode_large,
-        encode_kept=encode_kept,
+        values={c: unsent.encode(c) for c in large if c in new_versions},
+        unsent=unsent,
     )
+
+
+class _LargeValues(NamedTuple):
+    """The channel values of a checkpoint that are not inside of it."""
+
+    serde: SerializerProtocol
+    hash_key: bytes | None
+    values: Mapping[str, Any]
+    where: str
+
+    def encode(self, channel: str) -> EncodedValue:
+        what = f"channel {channel!r} of {self.where}"
+        return encode_value(self.serde, self.hash_key, self.values[channel], what)
+
+    def encode_kept(self, parent: Encoded, channel: str, version: str) -> EncodedValue | None:
+        what = f"channel {channel!r} of the parent of {self.where}"
+        inside = decode(self.serde, parent, what)
+        if str(inside["channel_versions"].get(channel)) != version or channel not in inside["channel_values"]:
+            return None
+        return encode_value(self.serde, self.hash_key, inside["channel_values"][channel], what)
 
 
 def decode_checkpoint(

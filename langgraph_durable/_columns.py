@@ -7,7 +7,6 @@ since psycopg takes longer to write one than the server to store it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -31,6 +30,8 @@ class SentRow:
     """Its bytes, one after the other; columns tell where which are."""
     size: int = 0
     """How many these are."""
+    packed: bytes = b""
+    """The columns as JSON, once they are packed."""
 
     def add_bytes(self, part: bytes) -> int:
         """Add bytes, and return where they begin."""
@@ -44,9 +45,14 @@ class SentRow:
         self.columns[f"{name}_ats"] = [p if p is None else self.add_bytes(p) for p in parts]
         self.columns[f"{name}_sizes"] = [p if p is None else len(p) for p in parts]
 
+    def pack(self) -> None:
+        """Write the columns, for a row that has to wait: so many lists in many rows cost the collector of garbage."""
+        self.packed, self.columns = orjson.dumps(self.columns), {}
+
     def params(self) -> dict[str, Any]:
         """Return the parameters that send it alone."""
-        params: dict[str, Any] = {name: _parameter(value) for name, value in self.columns.items()}
+        columns: dict[str, Column] = orjson.loads(self.packed) if self.packed else self.columns
+        params: dict[str, Any] = {name: _parameter(value) for name, value in columns.items()}
         params["bytes"] = b"".join(self.parts)
         return params
 
@@ -54,7 +60,7 @@ class SentRow:
 def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
     """Return the parameters that send several rows, which have the same columns."""
     return {
-        "rows": orjson.dumps([row.columns for row in rows]).decode(),
+        "rows": f"[{','.join([(row.packed or orjson.dumps(row.columns)).decode() for row in rows])}]",
         "base": number_array([*accumulate([0, *(row.size for row in rows[:-1])])]),
         "bytes": b"".join([part for row in rows for part in row.parts]),
     }
@@ -74,7 +80,7 @@ def checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
             "format": row.format,
             "type": row.checkpoint[0],
             "metadata_type": row.metadata[0],
-            "metadata_index": json.dumps(row.metadata_index),
+            "metadata_index": orjson.dumps(row.metadata_index).decode(),
             "value_channels": list(row.versions),
             "value_versions": list(row.versions.values()),
             "delta_channels": row.delta_channels,

@@ -142,38 +142,38 @@ class GroupCommit(ABC):
         """
         with self._lock:
             began = time.monotonic()
-            if self._free and write.thread_id not in self._busy:
+            goes_at_once = self._free > 0 and write.thread_id not in self._busy
+            if goes_at_once:
                 self._free -= 1
                 self._busy.add(write.thread_id)
                 write.state = State.ALONE
             else:
+                write.row.pack()
                 self._prepare(write)
                 self._waiting.append(write)
-        if write.state is State.ALONE:
+        if goes_at_once:
             try:
                 return await write.db.write_alone(write)
             finally:
                 self._end([write], began)
         try:
-            return await self._follow(write)
+            while True:
+                await self._sleep(write)
+                if write.state is State.LEADING:
+                    assert write.batch is not None  # noqa: S101 (set with the state)
+                    await self._lead(write.batch)
+                elif write.state is State.ALONE:
+                    answer = await write.db.write_alone(write)
+                    self._pass_on(write)
+                    return answer
+                elif write.state is State.DONE:
+                    break
         except BaseException:
             await self._withdraw(write)
             raise
-
-    async def _follow(self, write: Write) -> list[Row]:
-        while True:
-            await self._sleep(write)
-            if write.state is State.LEADING:
-                assert write.batch is not None  # noqa: S101 (set with the state)
-                await self._lead(write.batch)
-            elif write.state is State.ALONE:
-                answer = await write.db.write_alone(write)
-                self._pass_on(write)
-                return answer
-            elif write.state is State.DONE:
-                if write.error is not None:
-                    raise write.error
-                return write.answer
+        if write.error is not None:
+            raise write.error
+        return write.answer
 
     async def _lead(self, batch: Batch) -> None:
         """Run a batch and tell its callers."""

@@ -61,7 +61,8 @@ class AsyncGroup(GroupCommit):
 
     async def _sleep(self, write: Write) -> None:
         await write.wakeup
-        write.wakeup = asyncio.get_running_loop().create_future()
+        if write.state is not State.DONE:
+            write.wakeup = asyncio.get_running_loop().create_future()
 
     def _wake(self, write: Write) -> None:
         if not write.wakeup.done():

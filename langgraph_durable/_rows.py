@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from langgraph_durable._segments import EncodedValue, SegmentedValue
 
@@ -14,6 +14,18 @@ Encoded = tuple[str, bytes]
 
 StoredValue = Encoded | SegmentedValue
 """A channel's value as read: whole, or in segments."""
+
+
+class UnsentValues(Protocol):
+    """A checkpoint's values, to be encoded if they turn out not to be stored after all."""
+
+    def encode(self, channel: str) -> EncodedValue:
+        """Encode the value of a channel."""
+        ...
+
+    def encode_kept(self, parent: Encoded, channel: str, version: str) -> EncodedValue | None:
+        """Encode the value of a channel that is inside the parent, if it has the version that is kept."""
+        ...
 
 
 @dataclass(slots=True)
@@ -44,21 +56,22 @@ class CheckpointRow:
     """Channels whose values are replayed from what ancestors' tasks wrote, unless the parent's value is kept."""
     values: dict[str, EncodedValue]
     """Channel -> value, of those that this put sends; the others are stored already."""
-    encode_value: Callable[[str], EncodedValue]
-    """Encodes the value of one more channel, for when it turns out not to be stored after all."""
-    encode_kept: Callable[[Encoded, str, str], EncodedValue | None]
-    """Encodes the value of a channel that is inside the parent, if it has the version that is kept."""
+    unsent: UnsentValues
+    """What it does not send as yet."""
 
     def send_too(self, channels: Sequence[str]) -> None:
         """Add the values of channels that the database was found to lack."""
         for channel in channels:
-            self.values[channel] = self.encode_value(channel)
+            self.values[channel] = self.unsent.encode(channel)
 
     def send_kept(self, parent: Encoded | None, channels: Sequence[str]) -> None:
         """Add the values of kept channels that are inside the parent, where the database cannot read them."""
         for channel in channels:
             version = self.kept.pop(channel)
-            if parent is not None and (encoded := self.encode_kept(parent, channel, version)) is not None:
+            if (
+                parent is not None
+                and (encoded := self.unsent.encode_kept(parent, channel, version)) is not None
+            ):
                 self.versions[channel], self.values[channel] = version, encoded
                 self.delta_channels = [c for c in self.delta_channels if c != channel]
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import psycopg
@@ -100,7 +101,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
     _shared: dict[str, Any]
     """What a saver and its copies have in common: the effect log."""
 
-    @property
+    @cached_property
     def _db(self) -> BlockingDatabase:
         if self._blocking is None:
             raise InvalidConfig(
@@ -111,7 +112,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             self._blocking, self.schema, self._retry_timeout, self._schema_check, self._groups, self._metrics
         )
 
-    @property
+    @cached_property
     def _adb(self) -> AsyncDatabase:
         if self._asynchronous is None:
             raise InvalidConfig(
@@ -143,7 +144,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
         ref = _config.checkpoint_ref(config)
         if ref.checkpoint_id is not None:
             parent_id = await _checkpoints.resolve_checkpoint_id(db, ref, ref.checkpoint_id)
-            ref = replace(ref, checkpoint_id=parent_id)
+            if parent_id != ref.checkpoint_id:
+                ref = replace(ref, checkpoint_id=parent_id)
         row = _codec.encode_checkpoint(
             self.serde,
             self._index_keys,

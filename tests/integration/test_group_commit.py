@@ -19,7 +19,7 @@ from langgraph.checkpoint.base.id import uuid6
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from langgraph_durable import DurableSaver, ThreadDeleted, _group_commit
+from langgraph_durable import DurableSaver, ThreadDeleted, _group_commit, _group_waiting
 from langgraph_durable._database import Database
 from langgraph_durable._group_commit import WRITERS, Batch, Write
 from langgraph_durable._statements import LOCK_THREAD, render
@@ -59,9 +59,11 @@ async def enough_threads() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is one batch here, however much; what shares do, a test of theirs says."""
+def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is one batch here, however much, and however slowly threads start; shares have a test of theirs."""
     monkeypatch.setattr(_group_commit, "LEAST_SHARE", 1000)
+    for module in (_group_commit, _group_waiting):
+        monkeypatch.setattr(module, "PATIENCE", 0.25)
 
 
 @pytest.fixture
