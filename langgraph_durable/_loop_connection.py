@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, Connection
 from psycopg.abc import RV, PQGen
 from psycopg.waiting import Ready, Wait
 from typing_extensions import Self
@@ -31,25 +31,35 @@ class LoopConnection(AsyncConnection[Any]):
             raise exc.with_traceback(None) from None
 
     async def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
-        """Wait as psycopg does, but go on as long as there is something to send, and give a turn away for none of it.
-
-        psycopg (3.3.9) gives one away if its last was 5 ms ago. What does not go out just now stays in libpq's buffer.
-        """
+        """Wait as psycopg does, but give no turn away for what need not wait, as psycopg (3.3.9) does after 5 ms."""
+        rest = _sent(gen)
         try:
-            waits_for = next(gen)
-            for _ in range(_SENDS):
-                if not waits_for & Wait.W:
-                    break
-                waits_for = gen.send(Ready.W)
+            next(rest)
         except StopIteration as stop:
             result: RV = stop.value
             return result
-        return await super().wait(_rest_of(gen, waits_for), *args, **options)
+        return await super().wait(rest, *args, **options)
 
 
-def _rest_of(gen: PQGen[RV], waits_for: Wait) -> PQGen[RV]:
-    """Go on with a generator that has begun; asked again, as after a cancellation, it still waits for the same."""
+class ThreadConnection(Connection[Any]):
+    """psycopg's connection, which sends without waiting until it can: then others may take the interpreter's lock."""
+
+    def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
+        """Wait as psycopg does."""
+        return super().wait(_sent(gen), *args, **options)
+
+
+def _sent(gen: PQGen[RV]) -> PQGen[RV]:
+    """Go on with a generator as long as there is something to send; what does not go out stays in libpq's buffer.
+
+    Asked again, as after a cancellation, it still waits for the same.
+    """
     try:
+        waits_for = next(gen)
+        for _ in range(_SENDS):
+            if not waits_for & Wait.W:
+                break
+            waits_for = gen.send(Ready.W)
         while True:
             while not (ready := (yield waits_for)):
                 pass

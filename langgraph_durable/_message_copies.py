@@ -7,8 +7,6 @@ takes several times as long as to copy it. A copy is what making it again would 
   constructors depend on nothing else and do nothing else. Any other object is made anew each time.
 - What is copied is a message that was made for this, and that nobody else ever sees.
 - Only what cannot change is shared with it. What can is copied, down to the last, and stands in one place only.
-
-The first time that a message is seen it is only remembered: it may be the last.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class _CopyingSerializer(SerializerProtocol):
 
 def _loader(make: Extension) -> Extension:
     """Return what loads MessagePack's extensions, which all objects are: as `make` does, or by a copy."""
-    makers: dict[bytes, Maker | None] = {}
+    makers: dict[bytes, Maker] = {}
     room = _ROOM
 
     def load(code: int, data: bytes) -> Any:
@@ -89,14 +87,12 @@ def _loader(make: Extension) -> Extension:
             return make(code, data)
         if (maker := makers.get(data)) is not None:
             return maker()
-        if data in makers:
-            anew = partial(make, code, data)
-            maker = makers[data] = _copier_of(data, anew) or anew
-            return maker()
-        if room > 0:
-            room -= 2 * len(data) + _COST
-            makers[data] = None
-        return make(code, data)
+        if room <= 0:
+            return make(code, data)
+        room -= 2 * len(data) + _COST
+        anew = partial(make, code, data)
+        maker = makers[data] = _copier_of(data, anew) or anew
+        return maker()
 
     return load
 

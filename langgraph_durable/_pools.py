@@ -34,7 +34,7 @@ from langgraph_durable._connections import (
     async_living_connection,
     living_connection,
 )
-from langgraph_durable._loop_connection import LoopConnection
+from langgraph_durable._loop_connection import LoopConnection, ThreadConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
@@ -173,7 +173,7 @@ class _BlockingOwnPool(BlockingConnections):
     def _connect_first(self) -> Connection[Any]:
         tried = self._pools.conninfo
         try:
-            return Connection.connect(tried, **self._pools.connection_options)
+            return ThreadConnection.connect(tried, **self._pools.connection_options)
         except psycopg.OperationalError:
             if not self._pools.give_up_planning_option(tried):
                 raise
@@ -189,7 +189,10 @@ class _BlockingOwnPool(BlockingConnections):
             self._pools.require_open()
             if self._pool is None:
                 pool: ConnectionPool[Any] = ConnectionPool(
-                    self._pools.conninfo, reconnect_failed=_try_again, **self._pools.pool_options
+                    self._pools.conninfo,
+                    connection_class=ThreadConnection,
+                    reconnect_failed=_try_again,
+                    **self._pools.pool_options,
                 )
                 pool._pool = _LastReturnedFirst()  # there is no option for it (psycopg_pool 3.3)
                 pool.open()

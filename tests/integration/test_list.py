@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from langgraph_durable import DurableSaver
+from langgraph_durable import CheckpointCorrupted, DurableSaver, _listing
 from langgraph_durable._checkpoints import CheckpointWalk
 from langgraph_durable._config import filter_matches
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
@@ -200,3 +201,55 @@ def test_a_long_walk_holds_one_page_in_memory(
         tracemalloc.stop()
     assert walked == 10_001
     assert peak < 4 * CheckpointWalk.page_size * 4000  # bytes; all of it would be 40 MB
+
+
+# --- decoded some at a time ---
+
+
+async def test_however_many_are_decoded_at_once(driven: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = await put_chain(driven, 9)
+    for at_once in (1, 1000, 1 << 30):
+        monkeypatch.setattr(_listing, "_AT_ONCE", at_once)
+        assert await listed_ids(driven, config_for("t")) == ids
+        assert await listed_ids(driven, config_for("t"), limit=4) == ids[:4]
+        found = [
+            t.metadata["step"]
+            async for t in driven.alist(config_for("t"), filter={"source": "input"}, limit=2)
+        ]
+        assert found == [6, 3]
+
+
+async def test_what_comes_before_a_damaged_checkpoint_is_listed(driven: Saver, conninfo: str) -> None:
+    ids = await put_chain(driven, 6)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE langgraph_durable.checkpoints SET checkpoint = '\\xc1' WHERE checkpoint_id = %s", [ids[4]]
+        )
+    found = []
+    with pytest.raises(CheckpointCorrupted, match=ids[4]):
+        async for listed in driven.alist(config_for("t")):
+            found.append(listed.checkpoint["id"])
+    assert found == ids[:4]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_the_collector_of_garbage_is_left_as_it_was(
+    driven: Saver, conninfo: str, enabled: bool
+) -> None:
+    ids = await put_chain(driven, 6)
+    if not enabled:
+        gc.disable()
+    try:
+        async for _ in driven.alist(config_for("t")):
+            assert gc.isenabled() is enabled
+            break
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE langgraph_durable.checkpoints SET checkpoint = '\\xc1' WHERE checkpoint_id = %s",
+                [ids[0]],
+            )
+        with pytest.raises(CheckpointCorrupted):
+            await listed_ids(driven, config_for("t"))
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
