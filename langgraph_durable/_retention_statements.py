@@ -19,6 +19,8 @@ FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
 """)
 
 # Parameters of the statements that remove: parallel arrays of namespaces and ids (and channels or versions).
+# `IS TRUE` keeps a condition from becoming a join, which is planned for the few rows that the planner takes a thread
+# for, and looks at each row for each key: so it is a look into a table of hashes.
 
 LEAVE_ANCESTORS = Statement("""
 INSERT INTO {schema}.ancestors
@@ -34,17 +36,17 @@ CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(v.channel), '{{}}') AS channels, coalesce(array_agg(v.version), '{{}}') AS versions,
         coalesce(bool_or(v.version IS NULL), false) AS inside
     FROM unnest(c.value_channels, c.value_versions) AS v (channel, version)
-    WHERE (k.ns, k.id, v.channel) IN (
+    WHERE ((k.ns, k.id, v.channel) IN (
         SELECT * FROM unnest(%(seed_ns)s::text[], %(seed_id)s::text[], %(seed_channel)s::text[])
-    )
+    )) IS TRUE
 ) s
 ON CONFLICT DO NOTHING
 """)
 
 DELETE_CHECKPOINTS = Statement("""
 WITH deleted AS (
-    DELETE FROM {schema}.checkpoints c USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
-    WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+    DELETE FROM {schema}.checkpoints c WHERE c.thread_id = %(thread)s::text
+    AND ((c.checkpoint_ns, c.checkpoint_id) IN (SELECT * FROM unnest(%(ns)s::text[], %(id)s::text[]))) IS TRUE
     RETURNING pg_column_size(c.checkpoint) + pg_column_size(c.metadata) + pg_column_size(c.metadata_index)
         + pg_column_size(c.value_channels) + pg_column_size(c.value_versions) AS size
 )
@@ -53,8 +55,8 @@ SELECT count(*), coalesce(sum(size), 0) FROM deleted
 
 DELETE_ANCESTORS = Statement("""
 WITH deleted AS (
-    DELETE FROM {schema}.ancestors a USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
-    WHERE a.thread_id = %(thread)s::text AND a.checkpoint_ns = k.ns AND a.checkpoint_id = k.id
+    DELETE FROM {schema}.ancestors a WHERE a.thread_id = %(thread)s::text
+    AND ((a.checkpoint_ns, a.checkpoint_id) IN (SELECT * FROM unnest(%(ns)s::text[], %(id)s::text[]))) IS TRUE
     RETURNING coalesce(pg_column_size(a.checkpoint), 0) + pg_column_size(a.value_channels) AS size
 )
 SELECT count(*), coalesce(sum(size), 0) FROM deleted
@@ -62,12 +64,11 @@ SELECT count(*), coalesce(sum(size), 0) FROM deleted
 
 DELETE_WRITES = Statement("""
 WITH deleted AS (
-    DELETE FROM {schema}.writes w USING unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
-    WHERE w.thread_id = %(thread)s::text AND w.checkpoint_ns = k.ns AND w.checkpoint_id = k.id
-    AND NOT EXISTS (
-        SELECT FROM unnest(%(kept_ns)s::text[], %(kept_id)s::text[], %(kept_channel)s::text[]) AS x (ns, id, channel)
-        WHERE x.ns = w.checkpoint_ns AND x.id = w.checkpoint_id AND x.channel = w.channel
-    )
+    DELETE FROM {schema}.writes w WHERE w.thread_id = %(thread)s::text
+    AND ((w.checkpoint_ns, w.checkpoint_id) IN (SELECT * FROM unnest(%(ns)s::text[], %(id)s::text[]))) IS TRUE
+    AND ((w.checkpoint_ns, w.checkpoint_id, w.channel) IN (
+        SELECT * FROM unnest(%(kept_ns)s::text[], %(kept_id)s::text[], %(kept_channel)s::text[])
+    )) IS NOT TRUE
     RETURNING pg_column_size(w.value) AS size
 )
 SELECT count(*), coalesce(sum(size), 0) FROM deleted
@@ -75,10 +76,10 @@ SELECT count(*), coalesce(sum(size), 0) FROM deleted
 
 DELETE_VALUES = Statement("""
 WITH deleted AS (
-    DELETE FROM {schema}.channel_values v
-    USING unnest(%(ns)s::text[], %(channel)s::text[], %(version)s::text[]) AS k (ns, channel, version)
-    WHERE v.thread_id = %(thread)s::text AND v.checkpoint_ns = k.ns AND v.channel = k.channel
-    AND v.version = k.version
+    DELETE FROM {schema}.channel_values v WHERE v.thread_id = %(thread)s::text
+    AND ((v.checkpoint_ns, v.channel, v.version) IN (
+        SELECT * FROM unnest(%(ns)s::text[], %(channel)s::text[], %(version)s::text[])
+    )) IS TRUE
     RETURNING coalesce(pg_column_size(v.data), 0) + coalesce(pg_column_size(v.segments), 0) AS size
 )
 SELECT count(*), coalesce(sum(size), 0) FROM deleted
@@ -99,16 +100,15 @@ WITH entry AS MATERIALIZED (
     WHERE substr(e.hash, 1, 1) IN ('\\x01', '\\x03')
 ), deleted AS (
     DELETE FROM {schema}.segments s
-    WHERE s.thread_id = %(thread)s::text AND NOT EXISTS (SELECT FROM named n WHERE n.hash = s.hash)
+    WHERE s.thread_id = %(thread)s::text AND (s.hash IN (SELECT hash FROM named)) IS NOT TRUE
     RETURNING pg_column_size(s.data) AS size
 )
 SELECT count(*), coalesce(sum(size), 0) FROM deleted
 """)
 
 FORGET_PARENTS = Statement("""
-UPDATE {schema}.checkpoints c SET parent_checkpoint_id = NULL
-FROM unnest(%(ns)s::text[], %(id)s::text[]) AS k (ns, id)
-WHERE c.thread_id = %(thread)s::text AND c.checkpoint_ns = k.ns AND c.checkpoint_id = k.id
+UPDATE {schema}.checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %(thread)s::text
+AND ((checkpoint_ns, checkpoint_id) IN (SELECT * FROM unnest(%(ns)s::text[], %(id)s::text[]))) IS TRUE
 """)
 
 FOLD_CHANNELS = RowsStatement(

@@ -327,3 +327,60 @@ def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, 
     # A custom plan for the huge thread may rightly read the table: a third of it is to go.
     if thread_id != "huge" or mode == "force_generic_plan":
         assert all("Seq" not in scan["Node Type"] for scan in scans)
+
+
+# --- what removes takes time with the rows of a thread, not with their square ---
+
+MANY = 2000
+FILL_THREAD = """
+INSERT INTO {schema}.checkpoints
+SELECT 't', '', 'id-' || c, lpad(to_hex(c), 32, '0')::uuid, now(), NULL, NULL, NULL, 4, 'msgpack', '', 'msgpack', '',
+    '{{}}', ARRAY['a'], ARRAY['v-' || c] FROM generate_series(1, {many}) AS c;
+INSERT INTO {schema}.ancestors
+SELECT 't', '', 'old-' || c, NULL, 'msgpack', '', ARRAY['a'], ARRAY['v-' || c] FROM generate_series(1, {many}) AS c;
+INSERT INTO {schema}.channel_values
+SELECT 't', '', 'a', 'v-' || c, 'msgpack', '', ARRAY[substr(sha256(c::text::bytea), 1, 20)]
+FROM generate_series(1, {many}) AS c;
+INSERT INTO {schema}.segments
+SELECT 't', substr(sha256(c::text::bytea), 1, 20), '\\x00' FROM generate_series(1, {many}) AS c;
+INSERT INTO {schema}.writes
+SELECT 't', '', 'id-' || c, 'task', 0, '', 'a', 'msgpack', '' FROM generate_series(1, {many}) AS c;
+"""
+
+
+def _arrays(**columns: str) -> dict[str, Any]:
+    """Each column's texts, numbered."""
+    numbered = {name: [text.format(n) for n in range(1, MANY + 1)] for name, text in columns.items()}
+    return {"thread": "t", **numbered}
+
+
+_KEYS = _arrays(ns="", id="id-{}")
+REMOVING: dict[str, dict[str, Any]] = {
+    "LEAVE_ANCESTORS": _KEYS | _arrays(seed_ns="", seed_id="id-{}", seed_channel="a"),
+    "FORGET_PARENTS": _KEYS,
+    "DELETE_CHECKPOINTS": _KEYS,
+    "DELETE_ANCESTORS": _arrays(ns="", id="old-{}"),
+    "DELETE_WRITES": _KEYS | _arrays(kept_ns="", kept_id="id-{}", kept_channel="other"),
+    "DELETE_VALUES": _arrays(ns="", channel="a", version="v-{}"),
+    "DELETE_SEGMENTS": {"thread": "t"},
+}
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.parametrize("name", REMOVING)
+def test_what_removes_looks_at_each_row_a_few_times_at_most(conninfo: str, name: str, mode: str) -> None:
+    """With a plan made while the tables were empty, as the first prune of a process makes it."""
+    query = render(STATEMENTS[name], DEFAULT_SCHEMA)
+    literals = sql.SQL(", ").join(sql.Literal(argument) for argument in query.arguments(REMOVING[name]))
+    fill = sql.SQL(FILL_THREAD).format(schema=sql.Identifier(DEFAULT_SCHEMA), many=MANY)
+    with psycopg.connect(conninfo, autocommit=True, options=f"-c plan_cache_mode={mode}") as connection:
+        connection.execute(b"PREPARE probed AS " + query.query)
+        connection.execute(sql.SQL("EXECUTE probed ({})").format(literals))
+        with psycopg.connect(conninfo) as other:
+            other.execute(fill)
+        explain = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE probed ({})").format(literals)
+        row = connection.execute(explain).fetchone()
+    assert row is not None
+    steps = [*nodes(row[0][0]["Plan"])]
+    removed = sum(n.get("Rows Removed by Join Filter", 0) * n["Actual Loops"] for n in steps)
+    assert sum(map(looked_at, steps)) + removed <= 20 * MANY
