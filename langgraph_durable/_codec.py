@@ -33,6 +33,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from typing_extensions import TypeIs
 
+from langgraph_durable._collector import collector_paused
 from langgraph_durable._compression import compress, decompress
 from langgraph_durable._config import CheckpointRef, indexable, require_text
 from langgraph_durable._rows import (
@@ -308,8 +309,9 @@ def decode_history(
     task_id = ""
     writes: list[PendingWrite] = []
     try:  # around all of them, and their names put into words only if one fails: there may be thousands
-        for _, _, _, task_id, _, _, kind, data, *_ in history.writes:
-            writes.append((task_id, channel, _decode(serde, (kind, data))))
+        with collector_paused():
+            for _, _, _, task_id, _, _, kind, data, *_ in history.writes:
+                writes.append((task_id, channel, _decode(serde, (kind, data))))
     except Exception as exc:
         raise _unreadable(f"a write of task {task_id!r} to {channel!r}, {where}", exc) from exc
     decoded: DeltaChannelHistory = {"writes": writes}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints import CheckpointWalk
+from langgraph_durable._collector import collector_paused
 from langgraph_durable._config import filter_matches
 from langgraph_durable._database import Database, run_now
 from langgraph_durable._message_copies import copying_messages
@@ -83,7 +82,7 @@ class Listing:
         """
         found: deque[CheckpointTuple] = deque()
         size = 0
-        with _collector_paused():
+        with collector_paused():
             while page and size < _AT_ONCE:
                 try:
                     accepted = self._accept(page[-1])
@@ -112,19 +111,3 @@ def _size(stored: StoredCheckpoint) -> int:
     whole = [len(value[1]) for value in stored.values.values() if not isinstance(value, SegmentedValue)]
     parts = [len(p) for v in stored.values.values() if isinstance(v, SegmentedValue) for p in v.parts]
     return len(stored.checkpoint[1]) + sum(whole) + sum(parts)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep Python's collector of garbage from running: what is decoded is no garbage, however much of it there is.
-
-    It would take four fifths of the time: it looks through all objects again each time that there are a quarter more.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
