@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +47,20 @@ def conninfo_of(peer: AsyncPostgresSaver) -> str:
     pool: Any = peer.conn
     conninfo: str = pool.conninfo
     return conninfo
+
+
+@contextmanager
+def collector_tuned() -> Iterator[None]:
+    """Let Python's collector of garbage run as the README advises those who run many graphs in a process."""
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
 
 
 @asynccontextmanager

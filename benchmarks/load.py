@@ -6,10 +6,12 @@ import asyncio
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
+from itertools import product
 
 from benchmarks.graphs import GRAPHS, AnySaver, a_thread, five_steps
-from benchmarks.harness import Figure, both_savers, compare, conninfo_of, show
+from benchmarks.harness import Figure, both_savers, collector_tuned, compare, conninfo_of, show
 from benchmarks.latency import Thread
 
 PROBES = 20
@@ -58,17 +60,18 @@ async def peak_memory(whose: str, conninfo: str, kilobytes: int) -> float:
 async def run(server: str) -> list[Figure]:
     """Measure, and print a line a figure."""
     figures = []
-    for work, call in (("put + put_writes", "put_both"), ("get_tuple, latest", "get")):
+    calls = (("put + put_writes", "put_both"), ("get_tuple, latest", "get"))
+    for tuned, (work, call) in product((False, True), calls):
         async with both_savers(server) as (ours, peer):
-            figures.append(
-                await compare(
-                    f"{work}, p99 under 200 graphs",
+            with collector_tuned() if tuned else nullcontext():
+                figure = await compare(
+                    f"{work}, p99 under 200 graphs" + (", tuned" if tuned else ""),
                     partial(p99_under_load, ours, call),
                     partial(p99_under_load, peer, call),
                     target=0.4,
                     rounds=ROUNDS,
                 )
-            )
+            figures.append(figure)
     for work, kilobytes in (("small states", 0), ("states of 100 KB", 100)):
         async with both_savers(server) as (_, peer):
             conninfo = conninfo_of(peer)

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from benchmarks.graphs import GRAPHS, POOL_SIZE, STEPS, AnySaver, a_thread, five_steps, run_graphs
-from benchmarks.harness import Figure, both_savers, compare, conninfo_of
+from benchmarks.harness import Figure, both_savers, collector_tuned, compare, conninfo_of
 from benchmarks.latency import Thread
 
 TASKS, PUTS = 64, 40
@@ -101,6 +101,9 @@ async def run(server: str) -> list[Figure]:
             await rate("the same, the peer without its lock", put_in_tasks, unlocked, 3)
         await rate("200 graphs at once: super-steps", rate_of_graphs, peer, 2.5)
         await rate("the same, vs InMemorySaver", rate_of_graphs, InMemorySaver(), 0.5)
+        with collector_tuned():
+            await rate("200 graphs, collector tuned: super-steps", rate_of_graphs, peer, 2.5)
+            await rate("the same, vs InMemorySaver", rate_of_graphs, InMemorySaver(), 0.5)
         with ConnectionPool[Any](
             conninfo_of(peer),
             min_size=POOL_SIZE,
