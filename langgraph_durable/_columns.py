@@ -18,7 +18,8 @@ from langgraph_durable._config import CheckpointRef
 from langgraph_durable._rows import CheckpointRow, Fold, WriteRow
 from langgraph_durable._segments import EncodedValue, plan_segments
 
-Column = str | int | None | Sequence[str | None] | Sequence[int | None]
+Column = Any
+"""A text, a number, None, or a sequence of texts and None, or of numbers and None."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,10 @@ class SentRow:
     def params(self) -> dict[str, Any]:
         """Return the parameters that send it alone."""
         columns: dict[str, Column] = orjson.loads(self.packed) if self.packed else self.columns
-        params: dict[str, Any] = {name: _parameter(value) for name, value in columns.items()}
+        params: dict[str, Any] = {
+            name: value if value is None or type(value) is str else _array(value)
+            for name, value in columns.items()
+        }
         params["bytes"] = b"".join(self.parts)
         return params
 
@@ -158,14 +162,15 @@ def writes_row(
 # --- columns and arrays as Postgres reads them ---
 
 
-def _parameter(value: Column) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
+def _array(value: Any) -> str:
+    if type(value) is int:
         return str(value)
-    if any(isinstance(element, str) for element in value):
-        return text_array(cast("Sequence[str | None]", value))
-    return number_array(cast("Sequence[int | None]", value))
+    if not value:
+        return "{}"
+    first = value[0]
+    if first is None:
+        first = next((element for element in value if element is not None), None)
+    return text_array(value) if type(first) is str else number_array(value)
 
 
 def text_array(texts: Sequence[str | None]) -> str:
@@ -185,6 +190,6 @@ def text_array(texts: Sequence[str | None]) -> str:
     return f'{{"{escaped}"}}'
 
 
-def number_array(numbers: Sequence[int | None]) -> str:
+def number_array(numbers: list[int | None] | list[int]) -> str:
     """Write an array of numbers."""
-    return "{" + str(list(numbers))[1:-1].replace("None", "NULL") + "}"
+    return f"{{{str(numbers)[1:-1]}}}".replace("None", "NULL")
