@@ -54,7 +54,7 @@ class SentRow:
         """Return the parameters that send it alone."""
         columns: dict[str, Column] = orjson.loads(self.packed) if self.packed else self.columns
         params: dict[str, Any] = {
-            name: value if value is None or type(value) is str else _array(value)
+            name: value if value is None or isinstance(value, str) else _array(value)
             for name, value in columns.items()
         }
         params["bytes"] = b"".join(self.parts)
@@ -84,7 +84,7 @@ def checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
             "format": row.format,
             "type": row.checkpoint[0],
             "metadata_type": row.metadata[0],
-            "metadata_index": orjson.dumps(row.metadata_index).decode(),
+            "metadata_index": orjson.dumps(row.metadata_index, option=orjson.OPT_NON_STR_KEYS).decode(),
             "value_channels": list(row.versions),
             "value_versions": list(row.versions.values()),
             "delta_channels": row.delta_channels,
@@ -163,14 +163,14 @@ def writes_row(
 
 
 def _array(value: Any) -> str:
-    if type(value) is int:
+    if isinstance(value, int):
         return str(value)
     if not value:
         return "{}"
     first = value[0]
     if first is None:
         first = next((element for element in value if element is not None), None)
-    return text_array(value) if type(first) is str else number_array(value)
+    return text_array(value) if isinstance(first, str) else number_array(value)
 
 
 def text_array(texts: Sequence[str | None]) -> str:

@@ -47,15 +47,17 @@ class Listing:
     def iterate(self, db: Database) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints, over a BlockingDatabase."""
         while page := run_now(self._next_page(db)):
-            while found := self._decode_some(page):
-                while found:
+            while page:
+                found = self._decode_some(page)
+                while found:  # popped, so that what was yielded is not kept
                     yield found.popleft()
 
     async def aiterate(self, db: Database) -> AsyncIterator[CheckpointTuple]:
         """Yield the checkpoints, over an AsyncDatabase."""
         while page := await self._next_page(db):
-            while found := self._decode_some(page):
-                while found:
+            while page:
+                found = self._decode_some(page)
+                while found:  # popped, so that what was yielded is not kept
                     yield found.popleft()
 
     async def _next_page(self, db: Database) -> list[StoredCheckpoint]:
@@ -76,7 +78,7 @@ class Listing:
         return await self._walk.next_page(db, self._reader, size)
 
     def _decode_some(self, page: list[StoredCheckpoint]) -> deque[CheckpointTuple]:
-        """Take checkpoints off a page, newest first, until there are matches of some size, or none are left.
+        """Take checkpoints of some size off a page, newest first, and return those that match.
 
         What cannot be decoded is raised once those before it are out.
         """

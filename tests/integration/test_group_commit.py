@@ -240,6 +240,12 @@ WHERE thread_id LIKE 'thread %' ORDER BY 1
 """
 
 
+class Text(str):
+    """Not exactly a str."""
+
+    __slots__ = ()
+
+
 def many_puts(rng: random.Random, thread_id: str) -> list[tuple[str, tuple[Any, ...]]]:
     """Calls on a thread, one after the other: values large and small, known and new, channels of every name."""
     calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -251,13 +257,15 @@ def many_puts(rng: random.Random, thread_id: str) -> list[tuple[str, tuple[Any, 
         changed = {}
         for name in rng.sample(ODD_TEXTS, 5):
             words = [*words, str(rng.random())]
-            values[f"channel {name}"] = rng.choice([words, name, {"a": name * 300}, rng.randbytes(600), None])
-            changed[f"channel {name}"] = f"{step + 1:032}.{name}"
+            channel = rng.choice([str, Text])(f"channel {name}")
+            values[channel] = rng.choice([words, name, {"a": name * 300}, rng.randbytes(600), None])
+            changed[channel] = f"{step + 1:032}.{name}"
         versions |= changed
         made = checkpoint({})
         made["channel_values"] = {c: v for c, v in values.items() if rng.random() < 0.9}
         made["channel_versions"] = dict(versions)
         metadata = {"source": "loop", "step": step, "parents": {}, "odd": rng.choice(ODD_TEXTS)}
+        metadata |= {"large": 2**63 - 1, "float": rng.choice([0.1, 1e22, -0.0]), Text("text"): Text("a text")}
         ns = rng.choice(["", "", "child:1"])
         calls.append(("put", (config(thread_id, parent, ns), made, metadata, changed)))
         writes = [(f"channel {name}", rng.choice([name, words])) for name in rng.sample(ODD_TEXTS, 3)]
