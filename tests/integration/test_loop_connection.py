@@ -59,7 +59,7 @@ async def test_a_call_takes_few_turns_of_a_busy_loop(saver: DurableSaver) -> Non
     async def keep_busy() -> None:
         nonlocal turns
         while True:
-            time.sleep(0.006)  # noqa: ASYNC251 (psycopg gives a turn away if its last was 5 ms ago)
+            time.sleep(0.03)  # noqa: ASYNC251 (an answer takes less; psycopg gives a turn away if its last was 5 ms ago)
             turns += 1
             await asyncio.sleep(0)
 
@@ -70,13 +70,13 @@ async def test_a_call_takes_few_turns_of_a_busy_loop(saver: DurableSaver) -> Non
     for _ in range(10):
         for name, call in (("get", saver.aget_tuple(config)), ("put", saver.aput(*put))):
             await asyncio.sleep(0)
-            time.sleep(0.006)  # noqa: ASYNC251 (as above)
+            time.sleep(0.006)  # noqa: ASYNC251 (see there)
             before = turns
             await call
             taken[name].append(turns - before)
     others.cancel()
-    assert min(taken["get"]) <= 3
-    assert min(taken["put"]) <= 3
+    assert min(taken["get"]) <= 4  # 3 since psycopg 3.3.9
+    assert min(taken["put"]) <= min(taken["get"])
 
 
 async def test_a_cancelled_statement_leaves_its_connection_whole(
