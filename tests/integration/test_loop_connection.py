@@ -7,6 +7,7 @@ import contextlib
 import gc
 import time
 from collections.abc import AsyncIterator
+from statistics import median
 
 import psycopg
 import pytest
@@ -75,8 +76,9 @@ async def test_a_call_takes_few_turns_of_a_busy_loop(saver: DurableSaver) -> Non
             await call
             taken[name].append(turns - before)
     others.cancel()
-    assert min(taken["get"]) <= 4  # 3 since psycopg 3.3.9
-    assert min(taken["put"]) <= min(taken["get"])
+    is_old = tuple(map(int, psycopg.__version__.split(".")[:3])) < (3, 3, 9)  # which waits in other ways
+    assert median(taken["get"]) <= (5 if is_old else 3)
+    assert median(taken["put"]) <= median(taken["get"])
 
 
 async def test_a_cancelled_statement_leaves_its_connection_whole(
