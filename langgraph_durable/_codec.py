@@ -112,7 +112,11 @@ def encode_checkpoint(
     index = _index(full_metadata, filter_keys)
     deltas = _delta_channels(full_metadata, checkpoint)
     stated = {*checkpoint["channel_values"], *new_versions}
-    kept = {c: _version_key(v, c) for c, v in channel_versions.items() if c not in stated}
+    kept = {
+        require_text(c, "a channel's name"): _version_key(v, c)
+        for c, v in channel_versions.items()
+        if c not in stated
+    }
     return CheckpointRow(
         thread_id=ref.thread_id,
         checkpoint_ns=ref.namespace,

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_pausing: set[object] = set()
+"""Those who have paused it just now."""
+
+
+def _resume_in_child() -> None:
+    """Let it run in a process that was forked while a thread, which is not there, had paused it."""
+    if _pausing:
+        _pausing.clear()
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume_in_child)
 
 
 @contextmanager
@@ -17,8 +32,11 @@ def collector_paused() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    gc.disable()
+    pause = object()
     try:
+        _pausing.add(pause)
+        gc.disable()
         yield
     finally:
         gc.enable()
+        _pausing.discard(pause)

@@ -110,6 +110,8 @@ class Listing:
 
 def _size(stored: StoredCheckpoint) -> int:
     """Return how many bytes a checkpoint has, about."""
-    whole = [len(value[1]) for value in stored.values.values() if not isinstance(value, SegmentedValue)]
-    parts = [len(p) for v in stored.values.values() if isinstance(v, SegmentedValue) for p in v.parts]
-    return len(stored.checkpoint[1]) + sum(whole) + sum(parts)
+    sizes = [len(stored.checkpoint[1]), len(stored.metadata[1])]
+    for value in stored.values.values():
+        sizes += map(len, value.parts) if isinstance(value, SegmentedValue) else [len(value[1])]
+    sizes += [len(write.value[1]) for writes in (stored.writes, stored.parent_sends) for write in writes]
+    return sum(sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -253,3 +254,26 @@ async def test_the_collector_of_garbage_is_left_as_it_was(
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
+
+
+def test_large_pending_writes_are_decoded_a_few_at_a_time(
+    saver: DurableSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for("t")
+    for step in range(8):
+        checkpoint = checkpoint_with({"n": step})
+        config = saver.put(
+            config, checkpoint, {"source": "loop", "step": step}, checkpoint["channel_versions"]
+        )
+        saver.put_writes(config, [("n", random.randbytes(200_000))], "task")
+    decoded = []
+
+    def decode(stored: Any, serde: Any) -> Any:
+        decoded.append(stored.checkpoint_id)
+        return DurableSaver._decode(saver, stored, serde)
+
+    monkeypatch.setattr(saver, "_decode", decode)
+    listing = saver.list(config_for("t"))
+    next(listing)
+    assert len(decoded) == 2
+    assert len([*listing]) == 7

@@ -1,0 +1,80 @@
+"""Python's collector of garbage runs again, whatever comes between."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from langgraph_durable._collector import collector_paused
+
+FORK = """
+import gc, os, threading
+from langgraph_durable._collector import collector_paused
+
+inside, leave = threading.Event(), threading.Event()
+
+def work():
+    with collector_paused():
+        inside.set()
+        leave.wait()
+
+thread = threading.Thread(target=work)
+thread.start()
+inside.wait()
+assert not gc.isenabled()
+child = os.fork()
+if child == 0:
+    os._exit(0 if gc.isenabled() else 1)
+_, status = os.waitpid(child, 0)
+leave.set()
+thread.join()
+assert gc.isenabled()
+assert status == 0, "it is off in the child for ever"
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_it_runs_in_a_child_forked_amid() -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]
+    ended = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_it_runs_after_an_error() -> None:
+    with pytest.raises(KeyboardInterrupt), collector_paused():
+        assert not gc.isenabled()
+        raise KeyboardInterrupt
+    assert gc.isenabled()
+
+
+def test_it_stays_off_if_it_was() -> None:
+    gc.disable()
+    try:
+        with collector_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_threads_that_pause_it_at_once() -> None:
+    def pause() -> None:
+        for _ in range(2000):
+            with collector_paused():
+                pass
+
+    threads = [threading.Thread(target=pause) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gc.isenabled()
