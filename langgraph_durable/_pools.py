@@ -34,7 +34,7 @@ from langgraph_durable._connections import (
     async_living_connection,
     living_connection,
 )
-from langgraph_durable._loop_connection import LoopConnection, ThreadConnection
+from langgraph_durable._own_connections import LoopConnection, ThreadConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0

@@ -1,4 +1,4 @@
-"""A connection for event loops that are busy, or that end while it connects."""
+"""Connections for event loops that are busy, or that end while one connects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._connections import finish
-from langgraph_durable._loop_connection import LoopConnection
+from langgraph_durable._own_connections import LoopConnection
 from tests.samples import Observer, a_put, await_until
 from tests.samples import config as config_of
 

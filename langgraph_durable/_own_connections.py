@@ -1,6 +1,7 @@
-"""An asyncio connection for busy event loops, which can also end while it is connecting.
+"""The connections of our own pools, which send what they have before they wait for anything.
 
-A turn of a loop that runs 200 graphs takes tens of milliseconds, so what a call costs there is the turns it takes.
+A turn of an event loop that runs 200 graphs takes tens of milliseconds, so what a call costs there is the turns it
+takes; among threads it is the times that it gives up the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SENDS = 16
 
 
 class LoopConnection(AsyncConnection[Any]):
-    """psycopg's connection, which is closed at once if it is cancelled while it connects."""
+    """psycopg's connection, which gives no turn away, and is closed at once if it is cancelled while it connects."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", **options: Any) -> Self:
@@ -42,7 +43,7 @@ class LoopConnection(AsyncConnection[Any]):
 
 
 class ThreadConnection(Connection[Any]):
-    """psycopg's connection, which sends without waiting until it can: then others may take the interpreter's lock."""
+    """psycopg's connection, which does not ask first whether it can send: at each such question others may go."""
 
     def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         """Wait as psycopg does."""
