@@ -24,7 +24,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the collector from running in this process; for milliseconds, around work that waits for nothing.
+    """Keep the collector from running in this process, while something is decoded that waits for nothing.
 
     It would look through all objects again each time that there are a quarter more: of a listing of 240 checkpoints
     that took four fifths of the time.

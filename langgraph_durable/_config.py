@@ -341,7 +341,7 @@ def indexable(value: Any) -> bool:
     if value is None or isinstance(value, bool):
         return True
     if type(value) is int:
-        return -(2**63) <= value < 2**63
+        return -(2**63) <= value < 2**63  # what serializers hold, and orjson
     if type(value) is float:
         return math.isfinite(value)
     # Longer text would store the metadata twice for a filter nobody asks for.

@@ -236,7 +236,8 @@ async def _lent_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[Asyn
 async def finish(coroutine: Coroutine[Any, Any, None]) -> None:
     """Finish a coroutine even if whoever waits for it is cancelled; at once if it need not wait.
 
-    A task of its own would take two turns of the event loop.
+    A task of its own would take two turns of the event loop. But what it does until it first waits, it does in the
+    caller's task: nothing that remembers its task, as a time-out does, may be begun there.
     """
     try:
         waits_for = coroutine.send(None)

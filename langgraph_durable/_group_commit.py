@@ -140,6 +140,8 @@ class GroupCommit(ABC):
         Raises:
             psycopg.Error: What the write itself raised, or what kept its batch from the database.
         """
+        if not self._free:  # now, without the lock, this only spares the collector of garbage many lists
+            write.row.pack()
         with self._lock:
             began = time.monotonic()
             goes_at_once = self._free > 0 and write.thread_id not in self._busy
@@ -148,7 +150,6 @@ class GroupCommit(ABC):
                 self._busy.add(write.thread_id)
                 write.state = State.ALONE
             else:
-                write.row.pack()
                 self._prepare(write)
                 self._waiting.append(write)
         if goes_at_once:

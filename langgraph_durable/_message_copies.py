@@ -90,9 +90,10 @@ def _loader(make: Extension) -> Extension:
         if room <= 0:
             return make(code, data)
         room -= 2 * len(data) + _COST
-        anew = partial(make, code, data)
-        maker = makers[data] = _copier_of(data, anew) or anew
-        return maker()
+        made = make(code, data)
+        copier = _copier_of(data, made)
+        makers[data] = copier or partial(make, code, data)
+        return copier() if copier is not None else made
 
     return load
 
@@ -111,13 +112,14 @@ def _refuse(code: int, data: bytes) -> Any:
 _PLAIN = JsonPlusSerializer(__unpack_ext_hook__=_refuse)
 
 
-def _copier_of(data: bytes, make: Maker) -> Maker | None:
-    """Return what copies the message that serialized bytes make; None if it is none, or cannot be copied."""
+def _copier_of(data: bytes, made: Any) -> Maker | None:
+    """Return what copies the message that was made of serialized bytes; None if it is none, or cannot be copied."""
+    if type(made) not in _MESSAGES:
+        return None
     try:
         _PLAIN.loads_typed(("msgpack", data))
-        message = make()
-        return _message_copier(message, set()) if type(message) in _MESSAGES else None
-    except Exception:  # whatever it is, it is raised again by whoever makes it
+        return _message_copier(made, set())
+    except Exception:  # there is something in it that is made anew each time
         return None
 
 

@@ -375,3 +375,16 @@ def test_what_a_listing_yields_is_independent(
         again = [shape(t.checkpoint) for t in saver.list(config_for(thread_id))]
         assert len(again) == 70
         assert not any(shape(spoilt.checkpoint) == found for spoilt, found in zip(listed, again, strict=True))
+
+
+def test_what_is_no_message_is_made_once_a_time() -> None:
+    made = []
+
+    def make(code: int, data: bytes) -> Any:
+        made.append(data)
+        return object()
+
+    load, data = _message_copies._loader(make), ormsgpack.packb(["plain"])
+    for times in (1, 2, 3):
+        load(EXT_PYDANTIC_V2, data)
+        assert len(made) == times
