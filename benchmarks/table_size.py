@@ -13,8 +13,8 @@ from psycopg import sql
 from benchmarks.graphs import STEPS, five_steps
 from benchmarks.harness import Figure, both_savers, compare, conninfo_of, mean_ms
 from langgraph_durable import DurableSaver
-from langgraph_durable._get_statements import GET_LATEST
-from langgraph_durable._statements import render
+from langgraph_durable._checkpoints.get_statements import GET_LATEST
+from langgraph_durable._postgres.statement import render
 
 SMALL, LARGE = 1_000, 1_000_000
 EACH = STEPS + 2

@@ -114,14 +114,14 @@ def find_payment(attempt: EffectRecord) -> Happened | NotHappened:
         f"   [process {os.getpid()}] asks the vendor: did the attempt before take place? {bool(keys)}",
         flush=True,
     )
-    return Happened(f"payments no. {len(keys)}") if attempt.vendor_key in keys else NotHappened()
+    return Happened(f"payments no. {len(keys)}") if attempt.idempotency_key in keys else NotHappened()
 
 
 @tool
 @effect(verify=find_payment, lease=LEASE)
 def pay(invoice: str) -> str:
     """Pay an invoice."""
-    answer: str = ask_vendor("POST", f"/payments/{invoice}", current_effect().vendor_key)
+    answer: str = ask_vendor("POST", f"/payments/{invoice}", current_effect().idempotency_key)
     return answer
 
 

@@ -28,7 +28,7 @@ LOST = [TimeoutError("the vendor's answer never came")]
 
 def find_charge(attempt: EffectRecord) -> Happened | NotHappened:
     """Ask the vendor what became of an attempt."""
-    receipt = VENDOR.get(attempt.vendor_key)
+    receipt = VENDOR.get(attempt.idempotency_key)
     return Happened(receipt) if receipt else NotHappened()
 
 
@@ -37,10 +37,10 @@ def find_charge(attempt: EffectRecord) -> Happened | NotHappened:
 def charge(invoice: str, cents: int) -> str:
     """Charge the customer's card."""
     print("   the vendor is asked to charge")
-    VENDOR[current_effect().vendor_key] = f"{invoice}: {cents} cents"
+    VENDOR[current_effect().idempotency_key] = f"{invoice}: {cents} cents"
     if LOST:
         raise LOST.pop()  # after the money moved
-    return VENDOR[current_effect().vendor_key]
+    return VENDOR[current_effect().idempotency_key]
 
 
 def model(state: MessagesState) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, embedded
+from langgraph_durable import CheckpointCorruptedError, DurableSaver, embedded
 
 SECRET = "the code is 4711"  # noqa: S105 (an example's)
 
@@ -48,7 +48,7 @@ def main() -> None:
         with DurableSaver.from_conn_string(conninfo) as other:
             try:
                 other.get_tuple(config)
-            except CheckpointCorrupted as exc:
+            except CheckpointCorruptedError as exc:
                 print("without the key:", str(exc).partition(":")[0])
 
 

@@ -41,7 +41,7 @@ def main() -> None:
         print(f"erased {receipt.thread_id}: {receipt.removed.total_rows} rows, receipt {receipt.ulid}")
 
         # Every thread, one small transaction each; dry, since the server may be yours.
-        swept = saver.sweep(older_than=timedelta(days=90), dry_run=True)
+        swept = saver.prune_all(older_than=timedelta(days=90), dry_run=True)
         print(f"a sweep would remove {swept.removed.total_rows} rows of {swept.threads_seen} threads")
 
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from langgraph_durable import DurableSaver, InvalidConfig, embedded
+from langgraph_durable import DurableSaver, InvalidConfigError, embedded
 from langgraph_durable.otel import instrument
 
 
@@ -67,7 +67,7 @@ def main() -> None:
                 graph.invoke({"messages": [("user", said)]}, config, durability="sync")
         try:
             saver.get_tuple({})
-        except InvalidConfig as exc:
+        except InvalidConfigError as exc:
             print(exc)
         print("puts:", puts_counted(reader))
         print("connections that were waited for:", saver.metrics().pool_waits)

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from langgraph_durable.cli import main
+from langgraph_durable.cli.main import main
 
 if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="backslashreplace")  # a terminal's encoding may lack what somebody stored

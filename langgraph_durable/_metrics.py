@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from langgraph_durable.reports import Latency, SaverMetrics
 
 if TYPE_CHECKING:
-    from langgraph_durable._connections import Connections
-    from langgraph_durable._group_waiting import Groups
-    from langgraph_durable._segment_cache import SegmentCache
+    from langgraph_durable._postgres.connections import Connections
+    from langgraph_durable._postgres.group_waiters import GroupCommitters
+    from langgraph_durable._segments.cache import SegmentCache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,19 +76,19 @@ class MetricSources:
     def __init__(
         self,
         counted: Metrics,
-        groups: Groups | None,
+        groups: GroupCommitters | None,
         segments: SegmentCache,
         pools: Sequence[Connections | None],
     ) -> None:
         self._counted = counted
-        self._groups = groups
+        self._committers = groups
         self._segments = segments
         self._pools = pools
 
     def read(self) -> SaverMetrics:
         """Return what was counted so far."""
         counted = self._counted
-        waiting, waiting_bytes = self._groups.waiting() if self._groups is not None else (0, 0)
+        waiting, waiting_bytes = self._committers.waiting() if self._committers is not None else (0, 0)
         pools = Counter[str]()
         for connections in self._pools:
             pools.update(connections.pool_stats() if connections is not None else {})

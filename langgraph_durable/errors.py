@@ -1,24 +1,24 @@
 """Every error this package raises of its own.
 
     DurableError
-    ├── SchemaOutOfDate        the tables are missing, older or newer than this package
-    ├── CheckpointCorrupted    a stored row cannot be read; the message says which
-    ├── InvalidConfig          a config, filter, conninfo or argument cannot be used (also a ValueError)
-    ├── UnserializableValue    a value cannot be stored; the message names its channel (also a TypeError)
-    ├── ThreadDeleted          the thread was deleted while the run that saves was still going
-    ├── ParentPruned           the checkpoint that a run started from was pruned while it was going
-    ├── ThreadExists           a thread cannot be copied onto one that has checkpoints
-    ├── CompactionRefused      a thread would not have the same state after compaction
-    ├── PruneFailed            some threads could not be pruned; it carries the report of the others
-    ├── SaverClosed            the saver, or a pool given to it, was closed
+    ├── SchemaOutOfDateError        the tables are missing, older or newer than this package
+    ├── CheckpointCorruptedError    a stored row cannot be read; the message says which
+    ├── InvalidConfigError          a config, filter, conninfo or argument cannot be used (also a ValueError)
+    ├── UnserializableValueError    a value cannot be stored; the message names its channel (also a TypeError)
+    ├── ThreadDeletedError          the thread was deleted while the run that saves was still going
+    ├── ParentPrunedError           the checkpoint that a run started from was pruned while it was going
+    ├── ThreadExistsError           a thread cannot be copied onto one that has checkpoints
+    ├── CompactionRefusedError      a thread would not have the same state after compaction
+    ├── PruneFailedError            some threads could not be pruned; it carries the report of the others
+    ├── SaverClosedError            the saver, or a pool given to it, was closed
     ├── EffectError            an effect cannot be kept to once where it was asked for
-    │   ├── EffectConflict     the same call came with other arguments
-    │   ├── EffectInFlight     another attempt still goes on elsewhere
-    │   ├── EffectUnknown      nobody knows whether it happened: it waits for a decision
-    │   ├── EffectUnresolved   a thread cannot be deleted whose effects may have happened
-    │   ├── EffectAbandoned    it was given up by a decision
-    │   ├── EffectForked       another branch of the history did it already
-    │   └── EffectSuperseded   an owner came back after another had taken over
+    │   ├── EffectConflictError     the same call came with other arguments
+    │   ├── EffectInFlightError     another attempt still goes on elsewhere
+    │   ├── EffectUnknownError      nobody knows whether it happened: it waits for a decision
+    │   ├── EffectUnresolvedError   a thread cannot be deleted whose effects may have happened
+    │   ├── EffectAbandonedError    it was given up by a decision
+    │   ├── EffectForkedError       another branch of the history did it already
+    │   └── EffectSupersededError   an owner came back after another had taken over
     └── EmbeddedPostgresError  the embedded Postgres cannot start
 
 Database errors that none of these describes better reach the caller as psycopg raised them.
@@ -37,44 +37,44 @@ class DurableError(Exception):
     """Base of every error this package raises of its own."""
 
 
-class SchemaOutOfDate(DurableError):
+class SchemaOutOfDateError(DurableError):
     """The database's tables are missing, older than this package, or newer than it."""
 
 
-class CheckpointCorrupted(DurableError):
+class CheckpointCorruptedError(DurableError):
     """A stored row cannot be read; the message names its thread, namespace, id and channel."""
 
 
-class InvalidConfig(DurableError, ValueError):
+class InvalidConfigError(DurableError, ValueError):
     """A config, filter, connection string or argument cannot be used; the message names the remedy."""
 
 
-class UnserializableValue(DurableError, TypeError):
+class UnserializableValueError(DurableError, TypeError):
     """A value cannot be serialized; the message names its channel."""
 
 
-class ThreadDeleted(DurableError):
+class ThreadDeletedError(DurableError):
     """The thread was deleted while the run that saves was still going; nothing was stored."""
 
 
-class ParentPruned(DurableError):
+class ParentPrunedError(DurableError):
     """The checkpoint that a run started from was pruned while it was going, and is needed; nothing was stored."""
 
 
-class ThreadExists(DurableError):
+class ThreadExistsError(DurableError):
     """A thread cannot be copied onto one that has checkpoints; nothing was copied."""
 
 
-class CompactionRefused(DurableError):
+class CompactionRefusedError(DurableError):
     """A thread would not have the same state after compaction; nothing of it was changed."""
 
 
-class PruneFailed(DurableError):
+class PruneFailedError(DurableError):
     """Some threads could not be pruned, after retries; the others were.
 
     Attributes:
         report: What was removed from the threads that were pruned. After a sweep, which may be of any number of
-            threads, it is empty: the last SweepProgress tells what was removed.
+            threads, it is empty: the last PruneProgress tells what was removed.
         failures: Thread id -> why it was not.
     """
 
@@ -87,7 +87,7 @@ class PruneFailed(DurableError):
         self.failures = failures
 
 
-class SaverClosed(DurableError):
+class SaverClosedError(DurableError):
     """The saver, or a pool or connection given to it, was closed before this call."""
 
 
@@ -95,15 +95,15 @@ class EffectError(DurableError):
     """An effect cannot be kept to once where it was asked for; the message names the remedy."""
 
 
-class EffectConflict(EffectError):
+class EffectConflictError(EffectError):
     """The same call came with other arguments than those it was recorded with; nothing was done."""
 
 
-class EffectInFlight(EffectError):
+class EffectInFlightError(EffectError):
     """Another attempt at the effect still goes on elsewhere, after a bounded wait."""
 
 
-class EffectUnknown(EffectError):
+class EffectUnknownError(EffectError):
     """Nobody knows whether an earlier attempt took place; nothing is done until somebody decides.
 
     Attributes:
@@ -115,19 +115,19 @@ class EffectUnknown(EffectError):
         self.effect_id = effect_id
 
 
-class EffectUnresolved(EffectError):
+class EffectUnresolvedError(EffectError):
     """A thread cannot be deleted which has effects that may have happened; nothing was deleted."""
 
 
-class EffectAbandoned(EffectError):
+class EffectAbandonedError(EffectError):
     """A decision gave the effect up: it neither counts as done nor will be."""
 
 
-class EffectForked(EffectError):
+class EffectForkedError(EffectError):
     """Another branch of the thread's history has this effect already, and its policy refuses a second look."""
 
 
-class EffectSuperseded(EffectError):
+class EffectSupersededError(EffectError):
     """An owner reports the end of an attempt that another has taken over meanwhile; the report is in the history."""
 
 

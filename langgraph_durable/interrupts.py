@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_durable import _codec, _config
-from langgraph_durable import _reading_statements as sql
-from langgraph_durable._database import Database, run_now
+from langgraph_durable._checkpoints.serialization import decode
+from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._inspect import statements as sql
 from langgraph_durable._metrics import measured
-from langgraph_durable._sessions import Row
-from langgraph_durable._ulids import parse_ulid, show_ulid
-from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig
+from langgraph_durable._postgres.database import Database, run_sync
+from langgraph_durable._postgres.session import Row
+from langgraph_durable._validation import require_limit, require_text, require_thread_id
+from langgraph_durable.errors import CheckpointCorruptedError, InvalidConfigError
 
 if TYPE_CHECKING:
     from langgraph_durable.saver import DurableSaver
@@ -72,7 +73,7 @@ def pending_interrupts(
         limit: At most this many threads, each with all its questions.
 
     Raises:
-        InvalidConfig: An argument cannot be used.
+        InvalidConfigError: An argument cannot be used.
 
     Round trips: 1 for each 100 threads that wait, 1 more if a question of theirs names an effect.
     """
@@ -93,17 +94,17 @@ class _Inbox:
         from langgraph_durable.saver import DurableSaver
 
         if not isinstance(saver, DurableSaver):
-            raise InvalidConfig(f"pending_interrupts needs a DurableSaver, got {type(saver).__name__}")
+            raise InvalidConfigError(f"pending_interrupts needs a DurableSaver, got {type(saver).__name__}")
         self._serde = saver.serde
         self._metrics = saver._metrics
         self._statement = sql.LIST_WAITING if thread_id is None else sql.LIST_WAITING_IN_THREAD
-        self._thread_id = _config.require_thread_id(thread_id) if thread_id is not None else None
-        self._after = _config.require_text(after, "after")
-        self._left = _config.require_limit(limit)
+        self._thread_id = require_thread_id(thread_id) if thread_id is not None else None
+        self._after = require_text(after, "after")
+        self._left = require_limit(limit)
         self._ended = False
 
     def iterate(self, db: Database) -> Iterator[PendingInterrupt]:
-        while page := run_now(self._next_page(db)):
+        while page := run_sync(self._next_page(db)):
             yield from page
 
     async def aiterate(self, db: Database) -> AsyncIterator[PendingInterrupt]:
@@ -173,7 +174,7 @@ class _Questions:
             # The log remembers each question as task/fence: see effects/_questions.py.
             tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
             if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
-                yield replace(found, effect_id=show_ulid(effect_id))
+                yield replace(found, effect_id=format_ulid(effect_id))
             else:
                 yield found
 
@@ -208,9 +209,9 @@ def _decode(serde: SerializerProtocol, row: Row) -> Iterator[PendingInterrupt]:
         f"checkpoint {checkpoint_id!r}"
     )
     try:
-        for found in read_interrupts(_codec.decode(serde, (kind, value), what), what):
+        for found in read_interrupts(decode(serde, (kind, value), what), what):
             yield told(found.id, found.value, getattr(found, "response_schema", None), None)
-    except CheckpointCorrupted as exc:
+    except CheckpointCorruptedError as exc:
         yield told(None, None, None, str(exc))
 
 
@@ -218,9 +219,9 @@ def read_interrupts(stored: Any, what: str) -> list[Any]:
     """Return the interrupts of a write to LangGraph's channel for them, which holds one or several.
 
     Raises:
-        CheckpointCorrupted: It holds something else; the message names `what` it is.
+        CheckpointCorruptedError: It holds something else; the message names `what` it is.
     """
     found = list(stored) if isinstance(stored, (list, tuple)) else [stored]
     if not all(isinstance(getattr(i, "id", None), str) and hasattr(i, "value") for i in found):
-        raise CheckpointCorrupted(f"cannot read {what}: it holds {stored!r:.200}, which is no interrupt")
+        raise CheckpointCorruptedError(f"cannot read {what}: it holds {stored!r:.200}, which is no interrupt")
     return found

@@ -26,7 +26,7 @@ from langgraph.errors import GraphBubbleUp
 
 from langgraph_durable import __version__
 from langgraph_durable._metrics import MetricSources
-from langgraph_durable.errors import InvalidConfig
+from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.saver import DurableSaver
 
 try:
@@ -87,10 +87,10 @@ def instrument(
         meter_provider: Where metrics go; by default the global one.
 
     Raises:
-        InvalidConfig: `saver` is something else.
+        InvalidConfigError: `saver` is something else.
     """
     if not isinstance(saver, DurableSaver):
-        raise InvalidConfig(f"instrument needs a DurableSaver, got {type(saver).__name__}")
+        raise InvalidConfigError(f"instrument needs a DurableSaver, got {type(saver).__name__}")
     if meter_provider is metrics.get_meter_provider():
         meter_provider = None
     with _instrumenting:

@@ -54,13 +54,13 @@ class PruneReport:
 
 
 @dataclass(frozen=True, slots=True)
-class EraseReceipt:
+class DeleteReceipt:
     """Proof that a thread was erased."""
 
     thread_id: str
     ulid: str
     """Names this erasure; the tombstone in the database carries it too."""
-    erased_at: datetime
+    deleted_at: datetime
     """By the server's clock."""
     removed: Removed
 
@@ -102,7 +102,7 @@ class StorageStats:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepReport:
+class PruneAllReport:
     """What a sweep removed, or, of a dry run, would remove."""
 
     threads_seen: int
@@ -118,7 +118,7 @@ class SweepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepProgress:
+class PruneProgress:
     """How far a sweep has come: pass `after` to resume it there."""
 
     after: str

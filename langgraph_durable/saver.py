@@ -22,9 +22,10 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from typing_extensions import Self
 
-from langgraph_durable import _config
 from langgraph_durable import schema as _schema
-from langgraph_durable._connections import (
+from langgraph_durable._inspect.trail import Timeline
+from langgraph_durable._metrics import Metrics, MetricSources
+from langgraph_durable._postgres.connections import (
     AsyncConnections,
     AsyncGivenConnection,
     AsyncGivenPool,
@@ -32,15 +33,24 @@ from langgraph_durable._connections import (
     GivenConnection,
     GivenPool,
 )
-from langgraph_durable._database import SchemaCheck, run_now
-from langgraph_durable._group_waiting import Groups
-from langgraph_durable._metrics import Metrics, MetricSources
-from langgraph_durable._pools import OwnPools
+from langgraph_durable._postgres.database import SchemaCheck, run_sync
+from langgraph_durable._postgres.group_waiters import GroupCommitters
+from langgraph_durable._postgres.migrate import check_schema
+from langgraph_durable._postgres.pools import OwnPools
+from langgraph_durable._retention.policy import require_policy, require_prune_all_policy
 from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
-from langgraph_durable._segment_cache import DEFAULT_CACHE_BYTES, SegmentCache
-from langgraph_durable._timeline import Timeline
-from langgraph_durable.errors import InvalidConfig
-from langgraph_durable.reports import EraseReceipt, PruneReport, StorageStats, SweepProgress, SweepReport
+from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES, SegmentCache
+from langgraph_durable._validation import (
+    require_age,
+    require_cache_bytes,
+    require_pool_sizes,
+    require_prepare_threshold,
+    require_schema,
+    require_seconds,
+    require_segment_key,
+)
+from langgraph_durable.errors import InvalidConfigError
+from langgraph_durable.reports import DeleteReceipt, PruneAllReport, PruneProgress, PruneReport, StorageStats
 from langgraph_durable.timeline import TimelineEntry
 
 
@@ -67,10 +77,10 @@ class DurableSaver(SaverOperations):
         async_pool: AsyncConnectionPool[Any] | AsyncConnection[Any] | None = None,
         schema: str = _schema.DEFAULT_SCHEMA,
         serde: SerializerProtocol | None = None,
-        filter_keys: Collection[str] | None = None,
+        indexed_metadata: Collection[str] | None = None,
         retry_timeout: float = 30.0,
         segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
-        hash_key: bytes | None = None,
+        segment_key: bytes | None = None,
         group_commit: bool = True,
     ) -> None:
         """Make a saver on pools or connections of yours, which stay yours to open and to close.
@@ -80,24 +90,24 @@ class DurableSaver(SaverOperations):
             async_pool: A psycopg asyncio pool, or one connection, for the async methods.
             schema: The database schema of the saver's tables.
             serde: The serializer of values and metadata; LangGraph's own by default.
-            filter_keys: Metadata keys kept readable in the database, so that `list` filters on them there.
+            indexed_metadata: Metadata keys kept readable in the database, so that `list` filters on them there.
                 Default: every key with a plain value, or, with an EncryptedSerializer, source, step and run_id.
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
             segment_cache_bytes: What this process keeps, at most, of the segments that long lists and dicts are stored
                 in, so that it neither sends nor fetches them again; shared with clones.
-            hash_key: 16 to 64 secret bytes that the segments' names are made with. With an EncryptedSerializer long
+            segment_key: 16 to 64 secret bytes that the segments' names are made with. With an EncryptedSerializer long
                 values are stored in segments only if it is given: names made without a key would tell equal contents.
                 Keep it as long as what was stored with it, and give it to every saver that reads that.
             group_commit: Whether puts and put_writes that wait for the database at the same time go out together, in
                 one transaction. Never on a single connection.
 
         Raises:
-            InvalidConfig: Neither `pool` nor `async_pool` is given, or an argument cannot be used.
-            TypeError: `filter_keys` is one str.
+            InvalidConfigError: Neither `pool` nor `async_pool` is given, or an argument cannot be used.
+            TypeError: `indexed_metadata` is one str.
         """
         super().__init__(serde=serde)
         if pool is None and async_pool is None:
-            raise InvalidConfig(
+            raise InvalidConfigError(
                 "a saver needs a database: use DurableSaver.from_conn_string(...), or pass pool= and async_pool="
             )
         self._blocking: BlockingConnections | None = _given(pool) if pool is not None else None
@@ -105,7 +115,9 @@ class DurableSaver(SaverOperations):
             _async_given(async_pool) if async_pool is not None else None
         )
         self._own: OwnPools | None = None
-        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key, group_commit)
+        self._configure(
+            schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit
+        )
 
     @classmethod
     def from_conn_string(
@@ -118,10 +130,10 @@ class DurableSaver(SaverOperations):
         pool_timeout: float = 30.0,
         prepare_threshold: int | None = 0,
         serde: SerializerProtocol | None = None,
-        filter_keys: Collection[str] | None = None,
+        indexed_metadata: Collection[str] | None = None,
         retry_timeout: float = 30.0,
         segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
-        hash_key: bytes | None = None,
+        segment_key: bytes | None = None,
         group_commit: bool = True,
     ) -> Self:
         """Make a saver with pools of its own. It is usable at once, bare, or as `with` or `async with`.
@@ -137,61 +149,65 @@ class DurableSaver(SaverOperations):
             prepare_threshold: Times a statement runs before it is prepared; None for never, as pgbouncer
                 needs it unless its max_prepared_statements is above 0.
             serde: The serializer of values and metadata; LangGraph's own by default.
-            filter_keys: See `DurableSaver`.
+            indexed_metadata: See `DurableSaver`.
             retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
             segment_cache_bytes: See `DurableSaver`.
-            hash_key: See `DurableSaver`.
+            segment_key: See `DurableSaver`.
             group_commit: See `DurableSaver`.
 
         Raises:
-            InvalidConfig: The connection string, a size or another argument cannot be used.
-            TypeError: `filter_keys` is one str.
+            InvalidConfigError: The connection string, a size or another argument cannot be used.
+            TypeError: `indexed_metadata` is one str.
         """
-        min_size, max_size = _config.require_pool_sizes(min_size, max_size)
+        min_size, max_size = require_pool_sizes(min_size, max_size)
         self = cls.__new__(cls)
         BaseCheckpointSaver.__init__(self, serde=serde)
         self._own = OwnPools(
             conninfo,
             min_size=min_size,
             max_size=max_size,
-            timeout=_config.require_seconds(pool_timeout, "pool_timeout"),
-            prepare_threshold=_config.require_prepare_threshold(prepare_threshold),
+            timeout=require_seconds(pool_timeout, "pool_timeout"),
+            prepare_threshold=require_prepare_threshold(prepare_threshold),
         )
         self._blocking = self._own.blocking
         self._asynchronous = self._own.asynchronous
-        self._configure(schema, filter_keys, retry_timeout, segment_cache_bytes, hash_key, group_commit)
+        self._configure(
+            schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit
+        )
         return self
 
     def _configure(
         self,
         schema: str,
-        filter_keys: Collection[str] | None,
+        indexed_metadata: Collection[str] | None,
         retry_timeout: float,
         segment_cache_bytes: int,
-        hash_key: bytes | None,
+        segment_key: bytes | None,
         group_commit: bool,
     ) -> None:
         # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
-        if isinstance(filter_keys, str):
-            raise TypeError(f"filter_keys must be a collection of keys, not one str: pass [{filter_keys!r}]")
-        self.schema = _config.require_schema(schema)
-        self._filter_keys = filter_keys
-        self._retry_timeout = _config.require_seconds(retry_timeout, "retry_timeout")
-        self._segments = SegmentCache(_config.require_cache_bytes(segment_cache_bytes))
-        self._hash_key = _config.require_hash_key(hash_key)
+        if isinstance(indexed_metadata, str):
+            raise TypeError(
+                f"indexed_metadata must be a collection of keys, not one str: pass [{indexed_metadata!r}]"
+            )
+        self.schema = require_schema(schema)
+        self._indexed_metadata = indexed_metadata
+        self._retry_timeout = require_seconds(retry_timeout, "retry_timeout")
+        self._segments = SegmentCache(require_cache_bytes(segment_cache_bytes))
+        self._segment_key = require_segment_key(segment_key)
         self._stored = StoredCheckpoints()
         self._metrics = Metrics()
-        self._groups = Groups(self._metrics) if group_commit else None
+        self._committers = GroupCommitters(self._metrics) if group_commit else None
         self._metric_sources = MetricSources(
-            self._metrics, self._groups, self._segments, (self._blocking, self._asynchronous)
+            self._metrics, self._committers, self._segments, (self._blocking, self._asynchronous)
         )
         self._shared: dict[str, Any] = {}
-        self._schema_check = SchemaCheck(lambda session: _schema.check_schema(session, self.schema))
+        self._schema_check = SchemaCheck(lambda session: check_schema(session, self.schema))
 
     # --- lifetime ---
 
     def close(self) -> None:
-        """Close the saver's own pools; pools given to it stay open. Further calls raise SaverClosed."""
+        """Close the saver's own pools; pools given to it stay open. Further calls raise SaverClosedError."""
         if self._own is not None:
             self._own.close()
 
@@ -223,9 +239,9 @@ class DurableSaver(SaverOperations):
             verify_only: Change nothing, only raise if something would have to be changed.
 
         Raises:
-            SchemaOutOfDate: The tables are newer than this package, or, with `verify_only`, not current.
+            SchemaOutOfDateError: The tables are newer than this package, or, with `verify_only`, not current.
         """
-        run_now(self._set_up(self._db, verify_only=verify_only))
+        run_sync(self._set_up(self._db, verify_only=verify_only))
 
     async def asetup(self, *, verify_only: bool = False) -> None:
         """Create or migrate the tables; see `setup`."""
@@ -246,13 +262,13 @@ class DurableSaver(SaverOperations):
             The config that names the stored checkpoint, by the runtime's own id.
 
         Raises:
-            InvalidConfig: `config` names no thread.
-            UnserializableValue: A value cannot be stored; the message names its channel. Nothing is stored.
-            ThreadDeleted: The thread was deleted while this run was going. Nothing is stored.
+            InvalidConfigError: `config` names no thread.
+            UnserializableValueError: A value cannot be stored; the message names its channel. Nothing is stored.
+            ThreadDeletedError: The thread was deleted while this run was going. Nothing is stored.
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
-        return run_now(self._put(self._db, config, checkpoint, metadata, new_versions))
+        return run_sync(self._put(self._db, config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -277,12 +293,12 @@ class DurableSaver(SaverOperations):
         (error, interrupt, resume), whose last value stands.
 
         Raises:
-            InvalidConfig: `config` names no thread or no checkpoint.
-            UnserializableValue: A value cannot be stored; the message names its channel. Nothing is stored.
+            InvalidConfigError: `config` names no thread or no checkpoint.
+            UnserializableValueError: A value cannot be stored; the message names its channel. Nothing is stored.
 
         Round trips: 1.
         """
-        run_now(self._put_writes(self._db, config, writes, task_id, task_path))
+        run_sync(self._put_writes(self._db, config, writes, task_id, task_path))
 
     async def aput_writes(
         self,
@@ -303,12 +319,12 @@ class DurableSaver(SaverOperations):
             The checkpoint with its pending writes, or None if there is none.
 
         Raises:
-            InvalidConfig: `config` names no thread.
-            CheckpointCorrupted: A stored row cannot be read; the message says which.
+            InvalidConfigError: `config` names no thread.
+            CheckpointCorruptedError: A stored row cannot be read; the message says which.
 
         Round trips: 1; 1 more to fetch segments that this process neither put nor got.
         """
-        return run_now(self._get_tuple(self._db, config))
+        return run_sync(self._get_tuple(self._db, config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the latest; see `get_tuple`."""
@@ -330,7 +346,7 @@ class DurableSaver(SaverOperations):
         A ULID tells a checkpoint's place in the order of its thread, and is accepted wherever a
         checkpoint_id is.
         """
-        return run_now(self._get_ulid(self._db, config))
+        return run_sync(self._get_ulid(self._db, config))
 
     async def aget_ulid(self, config: RunnableConfig) -> str | None:
         """Return the ULID of the checkpoint that `config` names, or of the latest; see `get_ulid`."""
@@ -358,8 +374,8 @@ class DurableSaver(SaverOperations):
             limit: At most this many.
 
         Raises:
-            InvalidConfig: An argument cannot be used.
-            CheckpointCorrupted: A stored row cannot be read; the message says which.
+            InvalidConfigError: An argument cannot be used.
+            CheckpointCorruptedError: A stored row cannot be read; the message says which.
         """
         return self._listing(config, filter, before, limit).iterate(self._db)
 
@@ -380,7 +396,7 @@ class DurableSaver(SaverOperations):
         No connection is held between pages. What is told, and in which order: see `langgraph_durable.timeline`.
 
         Raises:
-            InvalidConfig: `thread_id` cannot be used.
+            InvalidConfigError: `thread_id` cannot be used.
         """
         return Timeline(self.serde, thread_id, self._metrics).iterate(self._db)
 
@@ -393,7 +409,7 @@ class DurableSaver(SaverOperations):
     def delete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """Delete a thread: its checkpoints, values and writes in every namespace. An unknown one is no error.
 
-        A run of the thread that is still going gets ThreadDeleted at its next save, instead of bringing half
+        A run of the thread that is still going gets ThreadDeletedError at its next save, instead of bringing half
         of the thread back. A run that starts from an input afterwards starts the thread afresh. Of its effects, that
         they took place is kept, without arguments, results, errors and notes.
 
@@ -402,9 +418,9 @@ class DurableSaver(SaverOperations):
             force: Whether also with effects that may have happened and that nobody has decided on.
 
         Raises:
-            EffectUnresolved: There are such effects, and `force` is not given; nothing was deleted.
+            EffectUnresolvedError: There are such effects, and `force` is not given; nothing was deleted.
         """
-        run_now(self._erase(self._db, thread_id, force=force))
+        run_sync(self._erase(self._db, thread_id, force=force))
 
     async def adelete_thread(self, thread_id: str, *, force: bool = False) -> None:
         """Delete a thread; see `delete_thread`."""
@@ -417,19 +433,19 @@ class DurableSaver(SaverOperations):
 
         Raises:
             TypeError: `run_ids` is one str.
-            InvalidConfig: `filter_keys` leaves out run_id, so that the database cannot tell runs.
+            InvalidConfigError: `indexed_metadata` leaves out run_id, so that the database cannot tell runs.
         """
-        run_now(self._delete_for_runs(self._db, run_ids))
+        run_sync(self._delete_for_runs(self._db, run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints that runs made; see `delete_for_runs`."""
         await self._delete_for_runs(self._adb, run_ids)
 
-    def erase(self, thread_id: str, *, force: bool = False) -> EraseReceipt:
+    def erase(self, thread_id: str, *, force: bool = False) -> DeleteReceipt:
         """Delete a thread as `delete_thread` does, and return a receipt: rows and bytes, time, ULID."""
-        return run_now(self._erase(self._db, thread_id, force=force))
+        return run_sync(self._erase(self._db, thread_id, force=force))
 
-    async def aerase(self, thread_id: str, *, force: bool = False) -> EraseReceipt:
+    async def aerase(self, thread_id: str, *, force: bool = False) -> DeleteReceipt:
         """Delete a thread and return a receipt; see `erase`."""
         return await self._erase(self._adb, thread_id, force=force)
 
@@ -463,11 +479,11 @@ class DurableSaver(SaverOperations):
 
         Raises:
             TypeError: `thread_ids` is one str.
-            InvalidConfig: An argument cannot be used.
-            PruneFailed: Some threads could not be pruned; the others were.
+            InvalidConfigError: An argument cannot be used.
+            PruneFailedError: Some threads could not be pruned; the others were.
         """
-        policy = _config.require_policy(strategy, keep_last, older_than)
-        return run_now(self._prune(self._db, thread_ids, policy, dry_run))
+        policy = require_policy(strategy, keep_last, older_than)
+        return run_sync(self._prune(self._db, thread_ids, policy, dry_run))
 
     async def aprune(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -479,7 +495,7 @@ class DurableSaver(SaverOperations):
         dry_run: bool = False,
     ) -> PruneReport:
         """Delete old checkpoints of threads; see `prune`."""
-        policy = _config.require_policy(strategy, keep_last, older_than)
+        policy = require_policy(strategy, keep_last, older_than)
         return await self._prune(self._adb, thread_ids, policy, dry_run)
 
     def compact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
@@ -494,14 +510,14 @@ class DurableSaver(SaverOperations):
 
         Raises:
             TypeError: `thread_ids` is one str.
-            InvalidConfig: The graph has another saver, or none.
-            PruneFailed: Some threads could not be compacted, and are as they were; the others were.
+            InvalidConfigError: The graph has another saver, or none.
+            PruneFailedError: Some threads could not be compacted, and are as they were; the others were.
         """
 
         async def get_state(config: RunnableConfig) -> Any:
             return graph.get_state(config)
 
-        return run_now(self._compact(self._db, graph, get_state, thread_ids))
+        return run_sync(self._compact(self._db, graph, get_state, thread_ids))
 
     async def acompact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
         """Fold the delta channels of threads, then prune them; see `compact`."""
@@ -518,27 +534,27 @@ class DurableSaver(SaverOperations):
         happened waits for a decision there too. An unknown thread copies nothing.
 
         Raises:
-            InvalidConfig: Source and target are one.
-            ThreadExists: The target has checkpoints.
+            InvalidConfigError: Source and target are one.
+            ThreadExistsError: The target has checkpoints.
 
         Round trips: 1.
         """
-        run_now(self._copy_thread(self._db, source_thread_id, target_thread_id))
+        run_sync(self._copy_thread(self._db, source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread; see `copy_thread`."""
         await self._copy_thread(self._adb, source_thread_id, target_thread_id)
 
-    def sweep(
+    def prune_all(
         self,
         *,
         older_than: timedelta | None = None,
         keep_last: int | None = None,
         dry_run: bool = False,
         after: str = "",
-        progress: Callable[[SweepProgress], object] | None = None,
+        progress: Callable[[PruneProgress], object] | None = None,
         effects_older_than: timedelta | None = None,
-    ) -> SweepReport:
+    ) -> PruneAllReport:
         """Prune every thread, one small transaction each, and remove writes whose checkpoint never came.
 
         Args:
@@ -552,27 +568,27 @@ class DurableSaver(SaverOperations):
                 nobody has decided on.
 
         Raises:
-            InvalidConfig: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
-            PruneFailed: Some threads could not be pruned; all else was done.
+            InvalidConfigError: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
+            PruneFailedError: Some threads could not be pruned; all else was done.
         """
-        policy = _config.require_sweep_policy(keep_last, older_than)
-        effects = _config.require_age(effects_older_than, "effects_older_than")
-        return run_now(self._sweep(self._db, policy, dry_run, after, progress, effects))
+        policy = require_prune_all_policy(keep_last, older_than)
+        effects = require_age(effects_older_than, "effects_older_than")
+        return run_sync(self._prune_all(self._db, policy, dry_run, after, progress, effects))
 
-    async def asweep(
+    async def aprune_all(
         self,
         *,
         older_than: timedelta | None = None,
         keep_last: int | None = None,
         dry_run: bool = False,
         after: str = "",
-        progress: Callable[[SweepProgress], object] | None = None,
+        progress: Callable[[PruneProgress], object] | None = None,
         effects_older_than: timedelta | None = None,
-    ) -> SweepReport:
-        """Prune every thread; see `sweep`."""
-        policy = _config.require_sweep_policy(keep_last, older_than)
-        effects = _config.require_age(effects_older_than, "effects_older_than")
-        return await self._sweep(self._adb, policy, dry_run, after, progress, effects)
+    ) -> PruneAllReport:
+        """Prune every thread; see `prune_all`."""
+        policy = require_prune_all_policy(keep_last, older_than)
+        effects = require_age(effects_older_than, "effects_older_than")
+        return await self._prune_all(self._adb, policy, dry_run, after, progress, effects)
 
     # --- statistics ---
 
@@ -583,11 +599,11 @@ class DurableSaver(SaverOperations):
             thread_id: The thread to look at; None for all. Of a thread, indexes and free space are not counted.
 
         Raises:
-            InvalidConfig: `thread_id` cannot be used.
+            InvalidConfigError: `thread_id` cannot be used.
 
         Round trips: 1, but every row is looked at.
         """
-        return run_now(self._storage_stats(self._db, thread_id))
+        return run_sync(self._storage_stats(self._db, thread_id))
 
     async def astorage_stats(self, thread_id: str | None = None) -> StorageStats:
         """Return what checkpoints take in the database; see `storage_stats`."""
@@ -606,12 +622,12 @@ class DurableSaver(SaverOperations):
 
         Raises:
             TypeError: `channels` is one str.
-            InvalidConfig: `config` names no thread.
-            CheckpointCorrupted: A stored row is missing or cannot be read; the message says which.
+            InvalidConfigError: `config` names no thread.
+            CheckpointCorruptedError: A stored row is missing or cannot be read; the message says which.
 
         Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments must be fetched.
         """
-        return run_now(self._get_history(self._db, config, channels))
+        return run_sync(self._get_history(self._db, config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -638,7 +654,7 @@ def _given(pool: Any) -> BlockingConnections:
         return GivenPool(pool)
     if isinstance(pool, Connection):
         return GivenConnection(pool)
-    raise InvalidConfig(
+    raise InvalidConfigError(
         f"pool must be a psycopg ConnectionPool or Connection, got {type(pool).__name__}"
         + ("; pass it as async_pool=" if isinstance(pool, (AsyncConnectionPool, AsyncConnection)) else "")
     )
@@ -649,7 +665,7 @@ def _async_given(pool: Any) -> AsyncConnections:
         return AsyncGivenPool(pool)
     if isinstance(pool, AsyncConnection):
         return AsyncGivenConnection(pool)
-    raise InvalidConfig(
+    raise InvalidConfigError(
         f"async_pool must be a psycopg AsyncConnectionPool or AsyncConnection, got {type(pool).__name__}"
         + ("; pass it as pool=" if isinstance(pool, (ConnectionPool, Connection)) else "")
     )

@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from langgraph_durable import DurableSaver, EraseReceipt, PruneReport, SweepReport
+from langgraph_durable import DeleteReceipt, DurableSaver, PruneAllReport, PruneReport
 
 
 class SyncDriver(BaseCheckpointSaver[Any]):
@@ -65,7 +65,7 @@ class SyncDriver(BaseCheckpointSaver[Any]):
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         self.inner.delete_for_runs(run_ids)
 
-    async def aerase(self, thread_id: str) -> EraseReceipt:
+    async def aerase(self, thread_id: str) -> DeleteReceipt:
         return self.inner.erase(thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], **options: Any) -> PruneReport:  # type: ignore[override]
@@ -74,8 +74,8 @@ class SyncDriver(BaseCheckpointSaver[Any]):
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         self.inner.copy_thread(source_thread_id, target_thread_id)
 
-    async def asweep(self, **options: Any) -> SweepReport:
-        return self.inner.sweep(**options)
+    async def aprune_all(self, **options: Any) -> PruneAllReport:
+        return self.inner.prune_all(**options)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

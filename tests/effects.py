@@ -115,11 +115,11 @@ class Log:
         """Attempt an effect whose end nobody learns; return its vendor key."""
         try:
             async with self.effect(**kwargs) as e:
-                vendor_key: str = e.vendor_key
+                idempotency_key: str = e.idempotency_key
                 await e.issue()
                 raise TimeoutError("no answer")
         except TimeoutError:
-            return vendor_key
+            return idempotency_key
 
 
 def age(conninfo: str, by: timedelta = timedelta(hours=1)) -> None:

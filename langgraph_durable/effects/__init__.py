@@ -1,8 +1,8 @@
 """Effects: what tools do to the outside world, made to happen once, whatever crashes."""
 
-from langgraph_durable._effect_records import EffectEvent, EffectRecord
 from langgraph_durable.effects.decorator import effect
-from langgraph_durable.effects.log import AsyncEffect, Effect, EffectHandle, EffectLog, current_effect
+from langgraph_durable.effects.handle import AsyncEffect, Effect, EffectHandle, current_effect
+from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
     IDEMPOTENT,
     READ_ONLY,
@@ -11,6 +11,7 @@ from langgraph_durable.effects.policy import (
     NotHappened,
     Undetermined,
 )
+from langgraph_durable.effects.records import EffectEvent, EffectRecord
 
 __all__ = [
     "IDEMPOTENT",

@@ -16,15 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from langgraph_durable import _effects_ops as ops
-from langgraph_durable._effects_ops import EffectRow
-from langgraph_durable._ulids import parse_ulid, show_ulid
-from langgraph_durable.effects._calls import Place, digest
+from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._keys import digest
+from langgraph_durable.effects._location import Place
+from langgraph_durable.effects._store import EffectRow
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectError
 
 if TYPE_CHECKING:
-    from langgraph_durable.effects._guard import Guard
+    from langgraph_durable.effects._claim import Guard
 
 DECISIONS = ("happened", "retry", "failed", "abandon")
 FORK_DECISIONS = ("replay", "new")
@@ -65,7 +66,7 @@ def was_refused(guard: Guard, row: EffectRow) -> bool:
 def refusal(row: EffectRow) -> EffectError:
     """Return the error that ends a call whose effect a human declared failed."""
     return EffectError(
-        f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was declared failed by a human: it did not take place, and "
+        f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was declared failed by a human: it did not take place, and "
         "is not tried again here"
     )
 
@@ -192,7 +193,7 @@ def _example(row: EffectRow, decisions: Sequence[str]) -> str:
     """Say what an answer must be."""
     said = f'"decision": {" or ".join(map(repr, decisions))}'
     more = ', "result": ..., "note": ...' if decisions is DECISIONS else ""
-    return f'name the effect it is for: {{"effect": {show_ulid(row.effect_id)!r}, {said}{more}}}'
+    return f'name the effect it is for: {{"effect": {format_ulid(row.effect_id)!r}, {said}{more}}}'
 
 
 def _problem(answer: Mapping[str, Any], row: EffectRow, decisions: Sequence[str]) -> str | None:
@@ -211,7 +212,7 @@ async def _decide(
     guard: Guard, row: EffectRow, answer: Mapping[str, Any], *, elsewhere: bool = False
 ) -> None:
     """Do what an answer says to the effect that it names."""
-    from langgraph_durable.effects._unknown import resolve
+    from langgraph_durable.effects._recovery import resolve
 
     assert guard.place is not None  # noqa: S101 (answers come to tasks)
     decision = answer["decision"]

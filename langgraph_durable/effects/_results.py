@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from langchain_core.messages import ToolMessage
 
-from langgraph_durable._ulids import show_ulid
-from langgraph_durable.effects._attempts import Attempt
-from langgraph_durable.effects._calls import ToolCall
+from langgraph_durable._checkpoints.ulids import format_ulid
+from langgraph_durable.effects._attempt import Attempt
+from langgraph_durable.effects._location import ToolCall
 
 
 def give(attempt: Attempt, call: ToolCall | None) -> Any:
@@ -30,7 +30,7 @@ def mark(message: ToolMessage, attempt: Attempt) -> ToolMessage:
     row = attempt.row
     told = {
         "replayed": True,
-        "effect_id": show_ulid(row.effect_id),
+        "effect_id": format_ulid(row.effect_id),
         "first_attempt_at": row.first_attempt_at.isoformat(),
         "attempts": row.attempts,
         "source": row.source,

@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast, get_args
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_durable._config import require_text
-from langgraph_durable._database import run_now
-from langgraph_durable.effects._calls import find_place, find_tool_call
-from langgraph_durable.effects._prepared import UNNAMED, Prepared, prepare
+from langgraph_durable._postgres.database import run_sync
+from langgraph_durable._validation import require_text
+from langgraph_durable.effects._location import find_place, find_tool_call
+from langgraph_durable.effects._prepare import UNNAMED, Prepared, prepare
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import EffectError
@@ -46,7 +46,7 @@ def effect(
         **options: Attributes of EffectPolicy, such as verify= or on_unknown=.
 
     Raises:
-        InvalidConfig: An attribute of the policy, or the name, cannot be used.
+        InvalidConfigError: An attribute of the policy, or the name, cannot be used.
         TypeError: It is written without parentheses, or on a generator, or an option is no attribute of EffectPolicy.
         EffectError: At the call: the effect can be neither carried out nor replayed; the kinds say why.
     """
@@ -85,7 +85,7 @@ def effect(
             async def body() -> Any:
                 return function(*args, **kwargs)
 
-            return run_now(prepared.run(body))
+            return run_sync(prepared.run(body))
 
         wrapper.__effect__ = True  # type: ignore[attr-defined] # see is_effect
         return cast("F", guarded.ask_for_runtime(wrapper))

@@ -7,151 +7,36 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from psycopg import AsyncCursor, Cursor
 
-from langgraph_durable import _effect_statements as sql
-from langgraph_durable import _effects_ops as ops
-from langgraph_durable._config import checkpoint_ref, require_limit, require_text
-from langgraph_durable._database import Database, run_now
-from langgraph_durable._effect_records import TRANSITIONS, EffectEvent, EffectRecord, State
-from langgraph_durable._effects_ops import Call, EffectRow, Outcome
-from langgraph_durable._ulids import parse_ulid, show_ulid
-from langgraph_durable.effects._attempts import Attempt, current_attempt, owner, running
-from langgraph_durable.effects._calls import Place, find_place, named_key
-from langgraph_durable.effects._guard import Guard
+from langgraph_durable._checkpoints.refs import checkpoint_ref
+from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._postgres.database import Database, run_sync
+from langgraph_durable._validation import require_limit, require_text
+from langgraph_durable.effects import _statements as sql
+from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._attempt import Attempt, owner, running
+from langgraph_durable.effects._claim import Guard
+from langgraph_durable.effects._encoding import call_of, record_of
+from langgraph_durable.effects._keys import named_key
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
-from langgraph_durable.effects._records import call_of, record_of
-from langgraph_durable.effects._unknown import resolve
+from langgraph_durable.effects._location import Place, find_place
+from langgraph_durable.effects._recovery import resolve
+from langgraph_durable.effects._store import Call, EffectRow, Outcome
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
-from langgraph_durable.errors import EffectConflict, EffectError, InvalidConfig
+from langgraph_durable.effects.records import TRANSITIONS, EffectEvent, EffectRecord, State
+from langgraph_durable.errors import EffectConflictError, EffectError, InvalidConfigError
 
 if TYPE_CHECKING:
-    from langgraph_durable.effects.wrapper import ToolWrapper
+    from langgraph_durable.effects.tools import ToolWrapper
     from langgraph_durable.saver import DurableSaver
+from langgraph_durable.effects.handle import AsyncEffect, Effect
 
 _DEFAULT = EffectPolicy()
-
-
-class EffectHandle:
-    """An effect, to the code that carries it out."""
-
-    def __init__(self, guard: Guard | None, attempt: Attempt) -> None:
-        self._guard = guard
-        self._attempt = attempt
-
-    @property
-    def effect_id(self) -> str:
-        """Its ULID."""
-        return show_ulid(self._attempt.row.effect_id)
-
-    @property
-    def vendor_key(self) -> str:
-        """The idempotency key to send to the vendor: it changes only after an attempt definitely failed."""
-        return self._attempt.vendor_key
-
-    @property
-    def replayed(self) -> bool:
-        """Whether it took place before: do not do it again; `result` is what came of it."""
-        return self._attempt.replayed
-
-    @property
-    def result(self) -> Any:
-        """What came of it, if it was completed."""
-        return self._attempt.value
-
-    @property
-    def attempts(self) -> int:
-        """How many there were, with this one."""
-        return self._attempt.row.attempts
-
-    @property
-    def first_attempt_at(self) -> datetime:
-        """When the first one began, by the server's clock."""
-        return self._attempt.row.first_attempt_at
-
-    @property
-    def source(self) -> str | None:
-        """How the result is known: "executed", "verified" or "human"."""
-        return self._attempt.row.source
-
-    @property
-    def state(self) -> State:
-        """The effect's state, as far as this code knows."""
-        return self._attempt.row.state
-
-    def _check(self) -> Guard:
-        if self._guard is None:
-            raise EffectError("this effect's end is recorded by whoever runs it, when the body ends")
-        if self.replayed:
-            raise EffectError(
-                f"effect {self.effect_id} took place before: look at `replayed`, and use `result` instead of doing it"
-            )
-        return self._guard
-
-    async def _issue(self) -> None:
-        await self._check().issue(self._attempt)
-
-    async def _complete(self, result: Any) -> None:
-        await self._check().complete(self._attempt, result)
-        self._attempt.value = result
-
-    async def _fail(self, error: str) -> None:
-        guard = self._check()
-        outcome = Outcome("failed", error=error)
-        await guard.report(self._attempt, outcome, origins=["claimed", "issued", "unknown"], reason=error)
-
-
-class Effect(EffectHandle):
-    """An effect in the hands of sync code.
-
-    Its methods raise EffectSuperseded if another owner took it over, and EffectError if it is `replayed`.
-    """
-
-    def issue(self) -> None:
-        """Record that what follows may reach the outside world. An exception before it means that nothing did."""
-        run_now(self._issue())
-
-    def complete(self, result: Any = None) -> None:
-        """Record that it took place, and its result."""
-        run_now(self._complete(result))
-
-    def fail(self, error: str) -> None:
-        """Record that it definitely did not take place."""
-        run_now(self._fail(error))
-
-
-class AsyncEffect(EffectHandle):
-    """An effect in the hands of async code; see `Effect`."""
-
-    async def issue(self) -> None:
-        """Record that what follows may reach the outside world. An exception before it means that nothing did."""
-        await self._issue()
-
-    async def complete(self, result: Any = None) -> None:
-        """Record that it took place, and its result."""
-        await self._complete(result)
-
-    async def fail(self, error: str) -> None:
-        """Record that it definitely did not take place."""
-        await self._fail(error)
-
-
-def current_effect() -> EffectHandle:
-    """Return the effect whose body runs here.
-
-    Raises:
-        EffectError: No effect's body runs here.
-    """
-    attempt = current_attempt()
-    if attempt is None:
-        raise EffectError(
-            "no effect runs here: call current_effect() inside a function decorated with @effect"
-        )
-    return EffectHandle(None, attempt)
 
 
 class EffectLog:
@@ -170,7 +55,7 @@ class EffectLog:
         from langgraph_durable.saver import DurableSaver
 
         if not isinstance(saver, DurableSaver):
-            raise InvalidConfig(
+            raise InvalidConfigError(
                 f"an effect log needs a DurableSaver, got {type(saver).__name__}: compile the graph with "
                 "checkpointer=DurableSaver.from_conn_string(...)"
             )
@@ -182,7 +67,7 @@ class EffectLog:
 
     def _renew(self, leases: list[Lease]) -> None:
         if self._saver._blocking is not None:
-            run_now(ops.renew_leases(self._saver._db, leases))
+            run_sync(ops.renew_leases(self._saver._db, leases))
         elif self._loop is not None:
             on_loop(self._loop, lambda held: ops.renew_leases(self._saver._adb, held))(leases)
 
@@ -202,7 +87,7 @@ class EffectLog:
 
     def _named(self, name: str, key: str, args: Any) -> tuple[Call, Place | None]:
         if not require_text(name, "name"):
-            raise InvalidConfig("name= must say what is done, such as 'charge', got ''")
+            raise InvalidConfigError("name= must say what is done, such as 'charge', got ''")
         if not isinstance(key, str) or not key:
             raise EffectError(f"key= must be text that names the effect among all of {name!r}, got {key!r}")
         place = find_place()
@@ -234,7 +119,7 @@ class EffectLog:
 
         `ToolNode(tools, wrap_tool_call=wrapper.wrap_tool_call, awrap_tool_call=wrapper.awrap_tool_call)`.
         """
-        from langgraph_durable.effects.wrapper import ToolWrapper
+        from langgraph_durable.effects.tools import ToolWrapper
 
         return ToolWrapper(self, policies, default=default, trust_hints=trust_hints)
 
@@ -260,7 +145,7 @@ class EffectLog:
         Args:
             name: What is done, such as "charge".
             key: What makes it the same effect whenever it is asked for again; unique among all of this name.
-            args: Plain data; the same key with other args is an EffectConflict.
+            args: Plain data; the same key with other args is an EffectConflictError.
             policy: What to do when an earlier attempt's end is unknown.
 
         Raises:
@@ -268,14 +153,14 @@ class EffectLog:
         """
         call, place = self._named(name, key, args)
         guard = self._guard(self._saver._db, call, policy, place, named=True)
-        attempt = run_now(guard.begin("claimed"))
+        attempt = run_sync(guard.begin("claimed"))
         with self._held(attempt, policy):
             try:
                 yield Effect(guard, attempt)
             except BaseException as exc:
-                run_now(_leave(guard, attempt, exc))
+                run_sync(_leave(guard, attempt, exc))
                 raise
-            run_now(_leave(guard, attempt, None))
+            run_sync(_leave(guard, attempt, None))
 
     @asynccontextmanager
     async def aeffect(
@@ -315,18 +200,18 @@ class EffectLog:
         block is part of the transaction on a single connection; with pools it takes another connection, and is not.
 
         Raises:
-            EffectConflict: The key was used with other args.
+            EffectConflictError: The key was used with other args.
             EffectError: The effect was begun outside of a transaction, and has not been completed.
         """
         call, place = self._named(name, key, args)
         db = self._saver._db
         guard = self._guard(db, call, _DEFAULT, place, named=True)
         with db.open_session() as (session, connection):
-            attempt = run_now(_begin_in(guard, session))
+            attempt = run_sync(_begin_in(guard, session))
             with running(attempt), Cursor(connection) as cursor:
                 handle = _InTransaction(guard, attempt)
                 yield cursor, handle
-            run_now(_complete_in(guard, session, handle))
+            run_sync(_complete_in(guard, session, handle))
 
     @asynccontextmanager
     async def atransaction(
@@ -352,7 +237,7 @@ class EffectLog:
         Raises:
             EffectError: `effect_id` is no ULID.
         """
-        return run_now(self._get(self._saver._db, effect_id))
+        return run_sync(self._get(self._saver._db, effect_id))
 
     async def aget(self, effect_id: str) -> EffectRecord | None:
         """Return an effect; see `get`."""
@@ -383,10 +268,10 @@ class EffectLog:
             limit: How many at most; None for all.
 
         Raises:
-            InvalidConfig: An argument cannot be used.
+            InvalidConfigError: An argument cannot be used.
             EffectError: `after` is no ULID.
         """
-        return run_now(self._list(self._saver._db, state, tool, thread_id, run_id, after, limit))
+        return run_sync(self._list(self._saver._db, state, tool, thread_id, run_id, after, limit))
 
     async def alist(
         self,
@@ -417,7 +302,9 @@ class EffectLog:
         states: Sequence[State] | None = [state] if isinstance(state, str) else state
         for one in states or ():
             if one not in TRANSITIONS:
-                raise InvalidConfig(f"state= must be one or several of {', '.join(TRANSITIONS)}, got {one!r}")
+                raise InvalidConfigError(
+                    f"state= must be one or several of {', '.join(TRANSITIONS)}, got {one!r}"
+                )
         for name, text in (("tool", tool), ("thread_id", thread_id), ("run_id", run_id)):
             if text is not None:
                 require_text(text, name)
@@ -446,9 +333,9 @@ class EffectLog:
                 the latest of its namespace.
 
         Raises:
-            InvalidConfig: `config` names no thread.
+            InvalidConfigError: `config` names no thread.
         """
-        return run_now(self._for_checkpoint(self._saver._db, config))
+        return run_sync(self._for_checkpoint(self._saver._db, config))
 
     async def afor_checkpoint(self, config: RunnableConfig) -> Sequence[EffectRecord]:
         """Return the effects that belong to a checkpoint; see `for_checkpoint`."""
@@ -463,7 +350,7 @@ class EffectLog:
         Args:
             thread_id: Only this thread's.
         """
-        return run_now(self._pending(self._saver._db, thread_id))
+        return run_sync(self._pending(self._saver._db, thread_id))
 
     async def apending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
         """Return the effects that need a decision; see `pending`."""
@@ -489,7 +376,7 @@ class EffectLog:
         Raises:
             EffectError: There is no such effect, or it needs no decision.
         """
-        return run_now(self._resolve(self._saver._db, effect_id, finding, note, actor))
+        return run_sync(self._resolve(self._saver._db, effect_id, finding, note, actor))
 
     async def aresolve(
         self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
@@ -528,7 +415,7 @@ class EffectLog:
 
     def history(self, effect_id: str) -> Sequence[EffectEvent]:
         """Return the audit trail of an effect, oldest first."""
-        return run_now(self._history(self._saver._db, effect_id))
+        return run_sync(self._history(self._saver._db, effect_id))
 
     async def ahistory(self, effect_id: str) -> Sequence[EffectEvent]:
         """Return the audit trail of an effect; see `history`."""
@@ -562,17 +449,17 @@ class _InTransaction(Effect):
 
 async def _begin_in(guard: Guard, session: Any) -> Attempt:
     kind, row = await ops.claim_effect(
-        session, guard.call, ops.new_effect_id(), "issued", owner(), timedelta(days=1), heed_twins=False
+        session, guard.call, ops.new_effect_id(), "issued", owner(), timedelta(days=1), check_duplicates=False
     )
-    if kind == sql.MINE:
+    if kind == sql.CLAIMED:
         return Attempt(row, guard.policy, replayed=False)
     if row.input_hash != guard.call.input_hash:
-        raise EffectConflict(
-            f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was recorded under this key with other arguments"
+        raise EffectConflictError(
+            f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was recorded under this key with other arguments"
         )
     if row.state != "completed":
         raise EffectError(
-            f"effect {show_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
+            f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
             "use another key, or resolve it first"
         )
     return await guard.replay(row, session)

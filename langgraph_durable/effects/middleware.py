@@ -9,7 +9,7 @@ from langchain.agents.middleware import AgentMiddleware
 
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy
-from langgraph_durable.effects.wrapper import ToolWrapper
+from langgraph_durable.effects.tools import ToolWrapper
 
 _DEFAULT = EffectPolicy()
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from langgraph_durable.errors import InvalidConfig
+from langgraph_durable.errors import InvalidConfigError
 
 if TYPE_CHECKING:
-    from langgraph_durable._effect_records import EffectRecord
+    from langgraph_durable.effects.records import EffectRecord
 
 Scope: TypeAlias = Literal["call", "step", "thread", "global"]
 OnUnknown: TypeAlias = Literal["verify", "ask", "retry", "raise"]
@@ -50,7 +50,7 @@ class EffectPolicy:
     Attributes:
         verify: Asks the vendor what became of an attempt whose end is unknown. Sync, or async for async tools.
         on_unknown: What to do when that is unknown and `verify`, if any, cannot tell: "ask" a human by an
-            interrupt; "retry", for a vendor that honours `vendor_key`; "raise" EffectUnknown. "verify" is
+            interrupt; "retry", for a vendor that honours `idempotency_key`; "raise" EffectUnknownError. "verify" is
             "raise", and says that `verify` must be given.
         idempotent: Running the tool again is harmless: an unknown end is run again.
         read_only: The tool changes nothing: it is not logged at all.
@@ -62,11 +62,11 @@ class EffectPolicy:
             vendor key.
         settle: How long after an attempt ended, or its lease, NotHappened is not yet believed, for vendors that take
             their time.
-        vendor_window: How long the vendor honours an idempotency key; past it "retry" is "ask".
+        idempotency_window: How long the vendor honours an idempotency key; past it "retry" is "ask".
         lease: Time until an owner that gave no sign may be taken for dead; on the server's clock.
         wait: How long to wait for an attempt that goes on elsewhere, or for `settle` or `Undetermined`.
         on_fork: What another branch of the thread's history gets that comes to a finished effect again: its
-            outcome ("replay"), an effect of its own ("new"), what a human says ("ask"), or EffectForked ("raise").
+            outcome ("replay"), an effect of its own ("new"), what a human says ("ask"), or EffectForkedError ("raise").
             Running again from an old checkpoint makes a branch too.
     """
 
@@ -77,36 +77,42 @@ class EffectPolicy:
     scope: Scope = "call"
     failed_on: type[BaseException] | tuple[type[BaseException], ...] = ()
     settle: timedelta = timedelta(0)
-    vendor_window: timedelta | None = None
+    idempotency_window: timedelta | None = None
     lease: timedelta = timedelta(seconds=30)
     wait: timedelta = timedelta(seconds=60)
     on_fork: OnFork = "replay"
 
     def __post_init__(self) -> None:
         if self.on_unknown not in ("verify", "ask", "retry", "raise"):
-            raise InvalidConfig(
+            raise InvalidConfigError(
                 f'on_unknown must be "verify", "ask", "retry" or "raise", got {self.on_unknown!r}'
             )
         if self.scope not in ("call", "step", "thread", "global"):
-            raise InvalidConfig(f'scope must be "call", "step", "thread" or "global", got {self.scope!r}')
+            raise InvalidConfigError(
+                f'scope must be "call", "step", "thread" or "global", got {self.scope!r}'
+            )
         if self.on_fork not in ("replay", "new", "ask", "raise"):
-            raise InvalidConfig(f'on_fork must be "replay", "new", "ask" or "raise", got {self.on_fork!r}')
+            raise InvalidConfigError(
+                f'on_fork must be "replay", "new", "ask" or "raise", got {self.on_fork!r}'
+            )
         if self.verify is not None and not callable(self.verify):
-            raise InvalidConfig(f"verify must be a function that asks the vendor, got {self.verify!r:.100}")
+            raise InvalidConfigError(
+                f"verify must be a function that asks the vendor, got {self.verify!r:.100}"
+            )
         if self.on_unknown == "verify" and self.verify is None:
-            raise InvalidConfig('on_unknown="verify" needs verify=: a function that asks the vendor')
+            raise InvalidConfigError('on_unknown="verify" needs verify=: a function that asks the vendor')
         failed_on = self.failed_on if isinstance(self.failed_on, tuple) else (self.failed_on,)
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in failed_on):
-            raise InvalidConfig(f"failed_on must be types of exceptions, got {self.failed_on!r:.100}")
+            raise InvalidConfigError(f"failed_on must be types of exceptions, got {self.failed_on!r:.100}")
         object.__setattr__(self, "failed_on", failed_on)
-        for name in ("lease", "settle", "wait", "vendor_window"):
+        for name in ("lease", "settle", "wait", "idempotency_window"):
             time = getattr(self, name)
-            if time is None and name == "vendor_window":
+            if time is None and name == "idempotency_window":
                 continue
             if not isinstance(time, timedelta) or time < timedelta(0) or (name == "lease" and not time):
-                raise InvalidConfig(f"{name} must be a timedelta longer than nothing, got {time!r:.100}")
+                raise InvalidConfigError(f"{name} must be a timedelta longer than nothing, got {time!r:.100}")
         if self.lease > _LONGEST_LEASE:  # which the server could not reckon with
-            raise InvalidConfig(f"lease must be at most {_LONGEST_LEASE}, got {self.lease}")
+            raise InvalidConfigError(f"lease must be at most {_LONGEST_LEASE}, got {self.lease}")
 
     def but(self, **changes: Any) -> EffectPolicy:
         """Return this policy with some attributes changed."""

@@ -37,9 +37,9 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
-from langgraph_durable import _effect_statements as sql
-from langgraph_durable import _effects_ops as ops
 from langgraph_durable._saver_operations import SaverOperations
+from langgraph_durable.effects import _statements as sql
+from langgraph_durable.effects import _store as ops
 from langgraph_durable.errors import DurableError, EffectError
 from tests.acceptance.driving import thread
 from tests.acceptance.graphs import Graph
@@ -76,7 +76,7 @@ class Request:
     flaky: bool = False
     """Whether the vendor cannot be asked the first time."""
     on_unknown: Literal["ask", "raise", "retry"] = "raise"
-    vendor_window: float | None = None
+    idempotency_window: float | None = None
     failed_on: tuple[type[Exception], ...] = ()
     settle: float = 0.0
     lease: float = 0.5
@@ -239,7 +239,7 @@ def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pip
             with log.effect("pay", key=order) as e:
                 if not e.replayed:
                     e.issue()
-                    e.complete(vendor.pay(order, CENTS, e.vendor_key))
+                    e.complete(vendor.pay(order, CENTS, e.idempotency_key))
                 seen.append(e.result["payment"])
     pipe.send(seen)
 
@@ -294,7 +294,7 @@ class _Points:
 
         async def claim_effect(*args: Any, **kwargs: Any) -> Any:
             kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
-            if kind == sql.SEEN and row.state in ("claimed", "issued") and not self._said_waiting:
+            if kind == sql.EXISTING and row.state in ("claimed", "issued") and not self._said_waiting:
                 self._said_waiting = True
                 self.say("waits", row.state)
             return kind, row
@@ -342,8 +342,8 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         on_unknown=request.on_unknown,
         scope=request.scope,
         settle=datetime.timedelta(seconds=request.settle),
-        vendor_window=datetime.timedelta(seconds=request.vendor_window)
-        if request.vendor_window is not None
+        idempotency_window=datetime.timedelta(seconds=request.idempotency_window)
+        if request.idempotency_window is not None
         else None,
         lease=datetime.timedelta(seconds=request.lease),
         wait=datetime.timedelta(seconds=request.wait),
@@ -359,12 +359,12 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
     @effect(policy, key=(lambda order, cents: order) if request.named else None)
     def pay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
-        return send(order, cents, current_effect().vendor_key)
+        return send(order, cents, current_effect().idempotency_key)
 
     @effect(policy, key=(lambda order, cents: order) if request.named else None, name="pay")
     async def apay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
-        return await asyncio.to_thread(send, order, cents, current_effect().vendor_key)
+        return await asyncio.to_thread(send, order, cents, current_effect().idempotency_key)
 
     args = {"order": request.order, "cents": CENTS}
 
@@ -386,7 +386,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         with log.effect("pay", key=request.order, args=args, policy=policy) as e:
             if not e.replayed:
                 e.issue()
-                e.complete(send(request.order, CENTS, e.vendor_key))
+                e.complete(send(request.order, CENTS, e.idempotency_key))
             return {"messages": [("assistant", str(e.result))]}
 
     async def araw(state: MessagesState) -> dict[str, Any]:
@@ -394,7 +394,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         async with log.aeffect("pay", key=request.order, args=args, policy=policy) as e:
             if not e.replayed:
                 await e.issue()
-                await e.complete(await asyncio.to_thread(send, request.order, CENTS, e.vendor_key))
+                await e.complete(await asyncio.to_thread(send, request.order, CENTS, e.idempotency_key))
             return {"messages": [("assistant", str(e.result))]}
 
     again = RetryPolicy(
@@ -408,11 +408,11 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     def plain_pay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
-        return send(order, cents, current_effect().vendor_key)
+        return send(order, cents, current_effect().idempotency_key)
 
     async def plain_apay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
-        return await asyncio.to_thread(send, order, cents, current_effect().vendor_key)
+        return await asyncio.to_thread(send, order, cents, current_effect().idempotency_key)
 
     tools: Any
     if request.kind == "wrapped":
@@ -468,7 +468,7 @@ def _agent(
 
     def pay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
-        return send(order, cents, current_effect().vendor_key)  # type: ignore[no-any-return]
+        return send(order, cents, current_effect().idempotency_key)  # type: ignore[no-any-return]
 
     async def apay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""

@@ -56,13 +56,13 @@ _SENT = POINTS.index("vendor, dropped")
 RESUMES = (
     "None, verify",  # invoke(None), and the vendor is asked
     "None, vendor's key",  # invoke(None): a vendor that honours the key gets the request again
-    "None, resolve",  # EffectUnknown, decided out of band, invoke(None)
+    "None, resolve",  # EffectUnknownError, decided out of band, invoke(None)
     "None, human",  # asked by interrupt, Command(resume)
     "None, verify, killed again",  # as its outcome is recorded
     "None, human, killed again",  # as the answer, or the outcome of what it decides, is recorded
     "same input",  # the input again, and the vendor is asked
     "same input, human",
-    "retry policy",  # EffectInFlight and EffectUnknown, tried again by the node's retry policy
+    "retry policy",  # EffectInFlightError and EffectUnknownError, tried again by the node's retry policy
     "beside, killed",  # another process comes while the first stands still, which is killed then
     "beside, goes on",  # another process comes while the first stands still, which goes on then
 )
@@ -272,7 +272,7 @@ class Case:
             answer = {"effect": said["effect"], "decision": "happened" if done else "retry"}
             answering = replace(onwards, input=False, answer=answer | ({"result": done[0]} if done else {}))
             end, said = self._go_on_again(answering) if resume.endswith("again") else self._go(answering)
-        elif end == "EffectUnknown":
+        elif end == "EffectUnknownError":
             self._expect(resume == "None, resolve", said)
             self.notes.append("unknown")
             [pending] = self.log.pending(self.order)
@@ -301,7 +301,7 @@ class Case:
                     self.notes.append("waits")
                     if goes_on:
                         said = second.finish()
-                        self._expect(said[0] == "EffectInFlight", f"{said}, while the first goes on")
+                        self._expect(said[0] == "EffectInFlightError", f"{said}, while the first goes on")
                 if goes_on:
                     self._go_on(first)
                 else:
@@ -310,7 +310,7 @@ class Case:
                         self._release()
                 if said[0] == "waits":
                     said = second.finish()
-        if said[0] != "EffectInFlight":
+        if said[0] != "EffectInFlightError":
             self._expect_finished(*said)
         self._expect_finished(*self._go(replace(self.request, input=False)))
 

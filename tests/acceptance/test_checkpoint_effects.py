@@ -11,7 +11,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Checkpointer, StateSnapshot
 
-from langgraph_durable import DurableSaver, EffectLog, EffectRecord, InvalidConfig, effect
+from langgraph_durable import DurableSaver, EffectLog, EffectRecord, InvalidConfigError, effect
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind
 from tests.acceptance.graphs import Graph, Steps
@@ -68,7 +68,7 @@ async def test_the_latest_and_ulids(saver: DurableSaver, drive: Drive, world: Wo
     assert await of(drive, saver, thread(checkpoint_id=ulid)) == [told_by("a")]
     assert await of(drive, saver, thread("another")) == []
     assert await of(drive, saver, thread(checkpoint_id="unknown")) == []
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         EffectLog.from_saver(saver).for_checkpoint({"configurable": {}})
 
 

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from langgraph_durable import CompactionRefused, DurableSaver, InvalidConfig, PruneFailed
+from langgraph_durable import CompactionRefusedError, DurableSaver, InvalidConfigError, PruneFailedError
 from tests.acceptance.driving import Drive, thread
 
 
@@ -141,13 +141,13 @@ async def test_a_graph_that_fails_on_one_thread_compacts_the_others(
     graph = builder.compile(checkpointer=saver)
     for thread_id in ("bad", "good"):
         await drive.invoke(graph, {"log": [thread_id]}, thread(thread_id))
-    with monkeypatch.context() as patched, pytest.raises(PruneFailed) as failure:
+    with monkeypatch.context() as patched, pytest.raises(PruneFailedError) as failure:
         patched.setitem(globals(), "REFUSED", {"bad"})
         await compact(saver, drive, graph, "bad", "good")
     assert list(failure.value.report.threads) == ["good"]
     [(name, why)] = failure.value.failures.items()
     assert name == "bad"
-    assert isinstance(why, CompactionRefused)
+    assert isinstance(why, CompactionRefusedError)
     assert isinstance(why.__cause__, LookupError)
     assert (await drive.state(graph, thread("bad"))).values == {"log": ["bad", "step"]}
 
@@ -169,7 +169,7 @@ async def test_a_state_that_storing_would_change_is_left_alone(
     other = builder.compile(checkpointer=saver)
     await drive.invoke(other, {"kept": 0}, thread("other"))
     held = rows(conninfo, "checkpoints")
-    with pytest.raises(PruneFailed, match="does not survive"):
+    with pytest.raises(PruneFailedError, match="does not survive"):
         await compact(saver, drive, other, "other")
     assert rows(conninfo, "checkpoints") == held
 
@@ -181,7 +181,7 @@ async def test_the_graph_must_have_this_saver(saver: DurableSaver, conninfo: str
         build(DurableSaver.from_conn_string(conninfo)),
         object(),
     ):
-        with pytest.raises(InvalidConfig, match="compiled with this saver"):
+        with pytest.raises(InvalidConfigError, match="compiled with this saver"):
             await compact(saver, drive, graph, "thread")
     with pytest.raises(TypeError):
         await saver.acompact(build(saver), "thread")

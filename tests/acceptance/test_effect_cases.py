@@ -22,9 +22,9 @@ from typing_extensions import TypedDict
 from langgraph_durable import (
     DurableSaver,
     EffectError,
-    EffectForked,
+    EffectForkedError,
     EffectLog,
-    EffectUnknown,
+    EffectUnknownError,
     Happened,
     NotHappened,
     effect,
@@ -252,7 +252,7 @@ async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: Wor
         await run
     log = EffectLog.from_saver(saver)
     assert [r.state for r in await log.alist()] == ["unknown"]
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         await graph.ainvoke(None, thread())
     assert world.done == ["a"]
 
@@ -363,7 +363,7 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
     run = threading.Thread(target=graph.invoke, args=(GIVEN, thread()), kwargs={"durability": "sync"})
     run.start()
     wait_until(started.is_set, "the tool to start")
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         await graph.ainvoke(None, thread())
     go.set()
     run.join()
@@ -375,7 +375,7 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
 
 async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: World) -> None:
     policy = RetryPolicy(
-        initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, NodeTimeoutError, EffectUnknown)
+        initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, NodeTimeoutError, EffectUnknownError)
     )
     node: dict[str, Any] = {"retry_policy": policy}
     if drive.asynchronous:
@@ -394,7 +394,7 @@ async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: Worl
         world.trouble = [TimeoutError(), TimeoutError()]
         act = made(drive, globals()["remind"](world))
     graph = agent(saver, [act], calls(("remind", "a", "1")), node=node)
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         await drive.invoke(graph, GIVEN, thread())
     assert world.done == ["a"]
 
@@ -446,7 +446,7 @@ async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
         for forks in (1, 2):
             await drive.update(graph, before.config, {"messages": []}, as_node="model")
             if on_fork == "raise":
-                with pytest.raises(EffectForked):
+                with pytest.raises(EffectForkedError):
                     await drive.invoke(graph, None, config)
             else:
                 assert told(await drive.invoke(graph, None, config)) == ["did a"]
@@ -675,7 +675,7 @@ async def test_subgraphs(
     keyed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("langgraph_durable.effects._guard._BARRIER_TIMEOUT", 0.5)
+    monkeypatch.setattr("langgraph_durable.effects._claim._BARRIER_TIMEOUT", 0.5)
     options: dict[str, Any] = {"key": lambda text: text} if keyed else {}
     if checkpointer is False and keyed:
         options["log"] = EffectLog.from_saver(saver)
@@ -747,7 +747,7 @@ async def test_a_twin_that_is_decided_after_the_run_failed(
     script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
     graph = agent(saver, [made(drive, remind(world))], *script, errors=(TimeoutError,))
     for given in (GIVEN, None, None):
-        with pytest.raises(EffectUnknown):
+        with pytest.raises(EffectUnknownError):
             await drive.invoke(graph, given, thread())
     log = EffectLog.from_saver(saver)
     log.resolve(log.pending()[0].effect_id, Happened("seen"))

@@ -125,7 +125,7 @@ def test_a_definite_failure_gets_another_key_for_the_vendor(
 
     [payment] = vendor.payments(ORDER)
     [done] = log.list()
-    assert (done.state, done.generation, done.vendor_key) == ("completed", 1, payment["key"])
+    assert (done.state, done.generation, done.idempotency_key) == ("completed", 1, payment["key"])
 
 
 def test_an_unknown_end_keeps_the_key_and_so_the_saved_error(
@@ -144,7 +144,7 @@ def test_an_unknown_end_keeps_the_key_and_so_the_saved_error(
 def test_a_key_that_the_vendor_may_have_forgotten_is_not_sent_again(
     request_to_pay: Request, vendor: Vendor
 ) -> None:
-    request = replace(request_to_pay, verify=False, on_unknown="retry", vendor_window=0.0)
+    request = replace(request_to_pay, verify=False, on_unknown="retry", idempotency_window=0.0)
     with started(run, replace(request, point="after response")) as worker:
         worker.die()
     vendor.expire(ORDER)
@@ -209,7 +209,7 @@ def test_the_late_owner_is_believed_if_nobody_moved_the_fence(
         assert worker.hear() == ("reached", "after response")
         worker.signal(signal.SIGSTOP)
         wait_until(lambda: bool(log.pending()))
-        assert finish(replace(request, input=False))[0] == "EffectUnknown"
+        assert finish(replace(request, input=False))[0] == "EffectUnknownError"
         worker.signal(signal.SIGCONT)
         worker.say()
         assert worker.finish()[0] == "finished"
@@ -246,7 +246,7 @@ def test_the_late_owner_is_refused_if_somebody_moved_the_fence(
         move(request, log)
         worker.signal(signal.SIGCONT)
         worker.say()
-        assert worker.finish()[0] == "EffectSuperseded"
+        assert worker.finish()[0] == "EffectSupersededError"
 
     [found] = log.list()
     assert (found.state, found.fence) == (state, 2)
@@ -281,7 +281,7 @@ def test_who_stood_still_and_was_not_missed_goes_on(
     with started(run, replace(request, point="after claim", on_point="stand still")) as worker:
         assert worker.hear() == ("reached", "after claim")
         wait_until(lambda: bool(log.pending()))
-        assert finish(replace(request, input=False))[0] == "EffectUnknown"
+        assert finish(replace(request, input=False))[0] == "EffectUnknownError"
         worker.say()
         assert worker.finish()[0] == "finished"
 
@@ -298,7 +298,7 @@ def test_clocks_an_hour_off(request_to_pay: Request, vendor: Vendor, log: Effect
     again = replace(request, input=False, clock=off)
     with started(run, replace(request, point="after response", on_point="stand still")) as worker:
         assert worker.hear() == ("reached", "after response")
-        assert finish(replace(again, wait=0.3))[0] == "EffectInFlight"
+        assert finish(replace(again, wait=0.3))[0] == "EffectInFlightError"
         worker.kill()
     assert finish(replace(again, wait=10))[0] == "finished"  # after the lease, and no hour later
     [done] = log.list()
@@ -327,7 +327,7 @@ async def test_a_pool_of_one_serves_four_effects_at_once(conninfo: str, vendor: 
     def pay(order: str) -> str:
         """Pay."""
         together.wait(30)  # all four bodies run at once: none of them holds the connection
-        return str(vendor.pay(order, CENTS, current_effect().vendor_key)["payment"])
+        return str(vendor.pay(order, CENTS, current_effect().idempotency_key)["payment"])
 
     @effect()
     async def apay(order: str) -> str:
@@ -337,7 +337,7 @@ async def test_a_pool_of_one_serves_four_effects_at_once(conninfo: str, vendor: 
         if arrived == 4:
             all_there.set()
         await asyncio.wait_for(all_there.wait(), 30)
-        answer = await asyncio.to_thread(vendor.pay, order, CENTS, current_effect().vendor_key)
+        answer = await asyncio.to_thread(vendor.pay, order, CENTS, current_effect().idempotency_key)
         return str(answer["payment"])
 
     orders = ["a", "b", "c", "d"]
@@ -389,13 +389,13 @@ def test_calls_of_one_message_are_no_twins(saver: DurableSaver, vendor: Vendor) 
     lost = [True]
 
     def look(record: EffectRecord) -> Happened | NotHappened:
-        done = [p for p in vendor.payments(ORDER) if p["key"] == record.vendor_key]
+        done = [p for p in vendor.payments(ORDER) if p["key"] == record.idempotency_key]
         return Happened(done[0]["payment"]) if done else NotHappened()
 
     @effect(verify=look)
     def pay(order: str) -> str:
         """Pay."""
-        payment = vendor.pay(order, CENTS, current_effect().vendor_key)["payment"]
+        payment = vendor.pay(order, CENTS, current_effect().idempotency_key)["payment"]
         if lost and lost.pop():
             raise TimeoutError
         return str(payment)
@@ -418,7 +418,7 @@ async def test_what_this_process_does_itself_is_not_waited_for(saver: DurableSav
     def pay(order: str) -> str:
         """Pay."""
         together.wait(30)
-        return str(vendor.pay(order, CENTS, current_effect().vendor_key)["payment"])
+        return str(vendor.pay(order, CENTS, current_effect().idempotency_key)["payment"])
 
     builder = StateGraph(MessagesState)
     for name in ("left", "right"):

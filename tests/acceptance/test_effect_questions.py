@@ -10,7 +10,7 @@ import pytest
 from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened
-from langgraph_durable import _effects_ops as ops
+from langgraph_durable.effects import _store as ops
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,

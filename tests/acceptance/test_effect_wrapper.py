@@ -28,12 +28,12 @@ from langgraph_durable import (
     EffectError,
     EffectLog,
     EffectPolicy,
-    EffectUnknown,
+    EffectUnknownError,
     Happened,
-    InvalidConfig,
+    InvalidConfigError,
     effect,
 )
-from langgraph_durable.effects._calls import canonical
+from langgraph_durable.effects._keys import canonical
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, answer, before_tools, calls, states, told
 from tests.acceptance.graphs import Graph
@@ -392,7 +392,7 @@ async def test_the_plain_wrapper(saver: DurableSaver, drive: Drive, world: World
     graph = node_agent(saver, [structured(world)], log, calls(("act", "a", "1")))
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         await drive.invoke(graph, None, thread())
     log.resolve(log.pending()[0].effect_id, Happened("it did"))
     assert told(await drive.invoke(graph, None, thread())) == ["it did"]
@@ -585,12 +585,12 @@ def test_hints_of_tools(
 
 def test_wrong_arguments(saver: DurableSaver) -> None:
     log = EffectLog.from_saver(saver)
-    with pytest.raises(InvalidConfig, match="must be an EffectPolicy"):
+    with pytest.raises(InvalidConfigError, match="must be an EffectPolicy"):
         log.tool_wrapper({"pay": "ask"})  # type: ignore[dict-item]
     pytest.importorskip("langchain.agents", reason="langchain is not installed")
     from langgraph_durable import EffectMiddleware
 
-    with pytest.raises(InvalidConfig, match=r"EffectLog\.from_saver"):
+    with pytest.raises(InvalidConfigError, match=r"EffectLog\.from_saver"):
         EffectMiddleware(saver)  # type: ignore[arg-type]
 
 

@@ -49,7 +49,7 @@ SHOWN = {
     "telemetry": [
         "put, in the trace of request: ok",
         "put_writes, in the trace of request: ok",
-        "get_tuple, in the trace of nobody: InvalidConfig",
+        "get_tuple, in the trace of nobody: InvalidConfigError",
         "puts: 6",
     ],
     "transaction": [

@@ -18,7 +18,7 @@ from langgraph_durable import (
     DurableSaver,
     EffectLog,
     Happened,
-    InvalidConfig,
+    InvalidConfigError,
     PendingInterrupt,
     apending_interrupts,
     effect,
@@ -215,9 +215,9 @@ async def test_pages(saver: DurableSaver, drive: Drive, monkeypatch: pytest.Monk
 async def test_what_cannot_be_asked_for(saver: DurableSaver) -> None:
     wrongs: list[dict[str, Any]] = [{"thread_id": ""}, {"limit": -1}, {"after": None}]
     for wrong in wrongs:
-        with pytest.raises(InvalidConfig):
+        with pytest.raises(InvalidConfigError):
             pending_interrupts(saver, **wrong)
-    with pytest.raises(InvalidConfig, match="DurableSaver"):
+    with pytest.raises(InvalidConfigError, match="DurableSaver"):
         pending_interrupts("saver")  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from langgraph_durable import DurableSaver, SaverClosed
+from langgraph_durable import DurableSaver, SaverClosedError
 from tests.acceptance.driving import Drive, answers, interrupts, thread
 from tests.acceptance.graphs import (
     Graph,
@@ -125,7 +125,7 @@ async def test_an_answer_beside_an_update_survives_a_crash(conninfo: str, drive:
         graph = build(saver, dies=True)
         await drive.invoke(graph, {"trail": []}, thread())
         await drive.invoke(graph, Command(resume="first", update={"trail": ["beside"]}), thread())
-        with pytest.raises(SaverClosed):
+        with pytest.raises(SaverClosedError):
             await drive.invoke(
                 graph, Command(resume="second", update={"trail": ["again"]}), thread(), durability="sync"
             )

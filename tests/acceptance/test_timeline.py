@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import NodeBuilder, Pregel
 from langgraph.types import Checkpointer, Command, interrupt
 
-from langgraph_durable import DurableSaver, InvalidConfig, TimelineEntry, effect
+from langgraph_durable import DurableSaver, InvalidConfigError, TimelineEntry, effect
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, answer, calls, made, remind
 from tests.acceptance.graphs import (
@@ -319,8 +319,8 @@ async def test_pages_change_nothing(
     everything = await trail(drive, saver)
     assert len([e for e in everything if e.phase == "tool_ended"]) == 9
     for size in (1, 2, 3):
-        monkeypatch.setattr("langgraph_durable._timeline._STEPS", size)
-        monkeypatch.setattr("langgraph_durable._timeline._EVENTS", size)
+        monkeypatch.setattr("langgraph_durable._inspect.trail._STEPS", size)
+        monkeypatch.setattr("langgraph_durable._inspect.trail._EVENTS", size)
         assert await trail(drive, saver) == everything
     saver.prune(["thread"], keep_last=1)
     left = await trail(drive, saver)
@@ -344,7 +344,7 @@ async def test_threads_that_are_not_there(saver: DurableSaver, drive: Drive) -> 
     await drive.invoke(chain(saver, ignore), {"trail": []}, thread())
     saver.delete_thread("thread")
     assert await trail(drive, saver) == []
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         saver.timeline("")
 
 

@@ -11,7 +11,7 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig, ThreadDeleted
+from langgraph_durable import CheckpointCorruptedError, DurableSaver, InvalidConfigError, ThreadDeletedError
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver, SyncDriver
 
@@ -49,13 +49,13 @@ def count_rows(conninfo: str) -> int:
 @pytest.mark.parametrize("config", BAD_CONFIGS, ids=repr)
 async def test_bad_configs(driven: Saver, conninfo: str, config: Any) -> None:
     checkpoint = checkpoint_with({"a": [1]})
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await driven.aget_tuple(config)
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await driven.aput(config, checkpoint, {}, {})
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await driven.aput_writes(config, [("a", 1)], "task")
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await listed_ids(driven, config)
     assert count_rows(conninfo) == 0
 
@@ -71,24 +71,24 @@ async def test_thread_ids_that_are_not_text_are_stored_as_text(driven: Saver) ->
 
 @pytest.mark.parametrize("thread_id", [None, "", "a\0"])
 async def test_bad_thread_ids_to_delete(driven: Saver, thread_id: Any) -> None:
-    with pytest.raises(InvalidConfig, match="thread_id"):
+    with pytest.raises(InvalidConfigError, match="thread_id"):
         await driven.adelete_thread(thread_id)
 
 
 async def test_writes_need_a_checkpoint(driven: Saver) -> None:
-    with pytest.raises(InvalidConfig, match="checkpoint_id"):
+    with pytest.raises(InvalidConfigError, match="checkpoint_id"):
         await driven.aput_writes(config_for("t"), [("a", 1)], "task")
 
 
 @pytest.mark.parametrize("writes", [[("a\0", 1)], [("\ud800", 1)]])
 async def test_names_no_key_can_hold(driven: Saver, conninfo: str, writes: Any) -> None:
-    with pytest.raises(InvalidConfig, match="channel"):
+    with pytest.raises(InvalidConfigError, match="channel"):
         await driven.aput_writes(config_for("t", "c"), writes, "task")
-    with pytest.raises(InvalidConfig, match="channel"):
+    with pytest.raises(InvalidConfigError, match="channel"):
         await put(driven, config_for("t"), {writes[0][0]: [1]})
-    with pytest.raises(InvalidConfig, match="task_id"):
+    with pytest.raises(InvalidConfigError, match="task_id"):
         await driven.aput_writes(config_for("t", "c"), [("a", 1)], "\0")
-    with pytest.raises(InvalidConfig, match="task_path"):
+    with pytest.raises(InvalidConfigError, match="task_path"):
         await driven.aput_writes(config_for("t", "c"), [("a", 1)], "task", "\0")
     assert count_rows(conninfo) == 0
 
@@ -112,14 +112,14 @@ async def test_names_no_key_can_hold(driven: Saver, conninfo: str, writes: Any) 
     ],
 )
 async def test_bad_listing_options(driven: Saver, options: Any, message: str) -> None:
-    with pytest.raises(InvalidConfig, match=message):
+    with pytest.raises(InvalidConfigError, match=message):
         await listed_ids(driven, config_for("t"), **options)
 
 
 def test_listing_options_are_checked_before_the_first_step(saver: DurableSaver) -> None:
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         saver.list(config_for("t"), limit=-1)
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         saver.alist(config_for("t"), limit=-1)
 
 
@@ -143,7 +143,9 @@ def test_listing_options_are_checked_before_the_first_step(saver: DurableSaver) 
     ],
 )
 def test_a_malformed_connection_string_is_refused_at_once(conninfo: Any, said: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"(?s)connection string \(.*{said}.*: pass \"postgresql://"):
+    with pytest.raises(
+        InvalidConfigError, match=rf"(?s)connection string \(.*{said}.*: pass \"postgresql://"
+    ):
         DurableSaver.from_conn_string(conninfo)
 
 
@@ -183,7 +185,7 @@ async def test_a_connection_string_that_cannot_work_is_not_retried(
     started = time.monotonic()
     async with DurableSaver.from_conn_string(make_conninfo(conninfo, **wrong), retry_timeout=30) as made:
         driven: Saver = SyncDriver(made) if driver == "sync" else made
-        with pytest.raises(InvalidConfig, match=f"(?s)check the connection string: .*{said}"):
+        with pytest.raises(InvalidConfigError, match=f"(?s)check the connection string: .*{said}"):
             await driven.aget_tuple(config_for("t"))
     assert time.monotonic() - started < 5  # far below the 30 s; a fraction of one on an idle machine
 
@@ -203,20 +205,20 @@ async def test_an_environment_that_cannot_work_is_not_retried(
     started = time.monotonic()
     async with DurableSaver.from_conn_string("host=localhost", retry_timeout=30) as made:
         for driven in (made, SyncDriver(made)):
-            with pytest.raises(InvalidConfig, match=f"check the connection string: .*({said})"):
+            with pytest.raises(InvalidConfigError, match=f"check the connection string: .*({said})"):
                 await driven.aget_tuple(config_for("t"))
     assert time.monotonic() - started < 5
 
 
 def test_bad_constructor_arguments(conninfo: str) -> None:
-    with pytest.raises(InvalidConfig, match="from_conn_string"):
+    with pytest.raises(InvalidConfigError, match="from_conn_string"):
         DurableSaver()
-    with pytest.raises(InvalidConfig, match="pool sizes"):
+    with pytest.raises(InvalidConfigError, match="pool sizes"):
         DurableSaver.from_conn_string(conninfo, min_size=3, max_size=2)
-    with pytest.raises(InvalidConfig, match="schema"):
+    with pytest.raises(InvalidConfigError, match="schema"):
         DurableSaver.from_conn_string(conninfo, schema="")
-    with pytest.raises(TypeError, match="filter_keys"):
-        DurableSaver.from_conn_string(conninfo, filter_keys="step")
+    with pytest.raises(TypeError, match="indexed_metadata"):
+        DurableSaver.from_conn_string(conninfo, indexed_metadata="step")
 
 
 # --- damaged rows ---
@@ -258,11 +260,11 @@ async def test_a_damaged_row_is_named(driven: Saver, conninfo: str, damage: str)
     with psycopg.connect(conninfo) as connection:
         assert connection.execute(statement).rowcount == 1
     latest = config_for("thread-7", checkpoint_ns="ns")
-    with pytest.raises(CheckpointCorrupted, match=message) as caught:
+    with pytest.raises(CheckpointCorruptedError, match=message) as caught:
         await driven.aget_tuple(latest)
     for part in ("'thread-7'", "'ns'"):
         assert part in str(caught.value)
-    with pytest.raises(CheckpointCorrupted, match=message):
+    with pytest.raises(CheckpointCorruptedError, match=message):
         await listed_ids(driven, latest)
 
 
@@ -275,7 +277,7 @@ async def test_a_hostile_row_is_not_executed(
             "UPDATE langgraph_durable.channel_values SET type = 'pickle', data = %s",
             (b"cos\nsystem\n(S'exit 9'\ntR.",),
         )
-    with caplog.at_level(logging.CRITICAL), pytest.raises(CheckpointCorrupted):
+    with caplog.at_level(logging.CRITICAL), pytest.raises(CheckpointCorruptedError):
         await driven.aget_tuple(stored)
 
 
@@ -319,7 +321,7 @@ async def test_a_deleted_thread_is_not_brought_back_by_a_run_still_going(
     await put(driven, config_for("t", checkpoint_ns="sub:1"), {"a": [1]})
     await driven.adelete_thread("t")
     assert count_rows(conninfo) == 1  # the tombstone
-    with pytest.raises(ThreadDeleted, match="'t'"):
+    with pytest.raises(ThreadDeletedError, match="'t'"):
         await put(driven, first, {"a": [2]})
     assert count_rows(conninfo) == 1
     await put(driven, config_for("t"), {"a": [3]})  # an input starts the thread afresh

@@ -13,7 +13,7 @@ import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable import DurableSaver
-from langgraph_durable.cli import main
+from langgraph_durable.cli.main import main
 from tests.checkpoints import checkpoint_with, config_for
 
 
@@ -39,9 +39,9 @@ def test_prune_and_sweep(saver: DurableSaver, conninfo: str, capsys: pytest.Capt
     assert main(["prune", "a", "--database", conninfo]) == 0
     assert "removed 6 rows" in capsys.readouterr().out
     assert (remaining(saver, "a"), remaining(saver, "b")) == (1, 4)
-    assert main(["sweep", "--older-than", "30d", "--database", conninfo]) == 0
+    assert main(["prune_all", "--older-than", "30d", "--database", conninfo]) == 0
     assert "removed 0 rows" in capsys.readouterr().out
-    assert main(["sweep", "--keep-last", "1", "--after", "b", "--database", conninfo]) == 0
+    assert main(["prune_all", "--keep-last", "1", "--after", "b", "--database", conninfo]) == 0
     told = capsys.readouterr()
     assert "removed 6 rows" in told.out
     assert "from 1 of 1 threads" in told.out
@@ -88,7 +88,7 @@ def test_stats(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture
 
 async def test_stats_async_and_encrypted(conninfo: str) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
-    async with DurableSaver.from_conn_string(conninfo, serde=serde, hash_key=b"k" * 16) as saver:
+    async with DurableSaver.from_conn_string(conninfo, serde=serde, segment_key=b"k" * 16) as saver:
         checkpoint = checkpoint_with({"messages": ["x" * 900] * 100})
         await saver.aput(config_for("t"), checkpoint, {"step": 0}, checkpoint["channel_versions"])
         assert (await saver.astorage_stats("t")).tables["segments"].rows > 0
@@ -97,7 +97,7 @@ async def test_stats_async_and_encrypted(conninfo: str) -> None:
 
 def test_setup_and_schema(empty_conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["setup", "--verify-only", "--database", empty_conninfo]) == 1
-    assert "SchemaOutOfDate" in capsys.readouterr().err
+    assert "SchemaOutOfDateError" in capsys.readouterr().err
     assert main(["setup", "--database", empty_conninfo, "--schema", "mine"]) == 0
     assert main(["setup", "--verify-only", "--database", empty_conninfo, "--schema", "mine"]) == 0
     assert main(["schema", "--schema", "mine"]) == 0
@@ -106,7 +106,7 @@ def test_setup_and_schema(empty_conninfo: str, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["prune"], ["sweep", "--older-than", "3"], ["nothing"], ["prune", "a", "--keep-last", "x"]],
+    [[], ["prune"], ["prune_all", "--older-than", "3"], ["nothing"], ["prune", "a", "--keep-last", "x"]],
 )
 def test_what_is_no_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -116,9 +116,9 @@ def test_what_is_no_command(arguments: list[str], capsys: pytest.CaptureFixture[
 
 
 def test_errors_are_told_without_a_traceback(conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["sweep"], ["prune", "a", "--keep-last", "-1"]):
+    for arguments in (["prune_all"], ["prune", "a", "--keep-last", "-1"]):
         assert main([*arguments, "--database", conninfo]) == 1
-        assert capsys.readouterr().err.startswith("InvalidConfig: ")
+        assert capsys.readouterr().err.startswith("InvalidConfigError: ")
     assert main(["setup", "--database", "nonsense"]) == 1
 
 
@@ -132,9 +132,9 @@ def test_what_is_missing_is_named_as_the_command_line_names_it(
         assert main(["stats"]) == 1
         assert (
             capsys.readouterr().err
-            == "InvalidConfig: no database: pass --database CONNINFO, or set DATABASE_URL\n"
+            == "InvalidConfigError: no database: pass --database CONNINFO, or set DATABASE_URL\n"
         )
-    assert main(["sweep", "--database", "host=nowhere"]) == 1
+    assert main(["prune_all", "--database", "host=nowhere"]) == 1
     assert "pass --older-than AGE" in capsys.readouterr().err
     assert main(["schema", "--schema", ""]) == 1
     assert "schema must name a database schema" in capsys.readouterr().err
@@ -151,7 +151,9 @@ def test_ages_without_bounds(saver: DurableSaver, conninfo: str, capsys: pytest.
         assert "is too long an age" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["prune", "sweep", "stats", "timeline", "interrupts", "schema", "setup"])
+@pytest.mark.parametrize(
+    "command", ["prune", "prune_all", "stats", "timeline", "interrupts", "schema", "setup"]
+)
 def test_help_says_what_a_command_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     for arguments in (["--help"], [command, "--help"]):
@@ -196,6 +198,6 @@ def test_an_interrupt_is_no_fault(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DurableSaver, "sweep", interrupted)
-    assert main(["sweep", "--keep-last", "1", "--database", conninfo]) == 130
+    monkeypatch.setattr(DurableSaver, "prune_all", interrupted)
+    assert main(["prune_all", "--keep-last", "1", "--database", conninfo]) == 130
     assert capsys.readouterr().err == ""

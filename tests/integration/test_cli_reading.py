@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectLog, effect
-from langgraph_durable.cli import main
+from langgraph_durable.cli.main import main
 
 QUESTION = "Pay?\n\x1b[2J\u202e"
 """With what would clear a terminal, and turn its text around."""

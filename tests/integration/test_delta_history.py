@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig
+from langgraph_durable import CheckpointCorruptedError, DurableSaver, InvalidConfigError
 from tests.acceptance.graphs import Graph, Saver, extend
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver as Driven
@@ -214,7 +214,7 @@ async def test_one_str_is_no_list_of_channels(driven: Driven) -> None:
 
 
 async def test_a_config_without_a_thread_is_refused(driven: Driven) -> None:
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await driven.aget_delta_channel_history(config={"configurable": {}}, channels=["log"])
 
 
@@ -365,7 +365,7 @@ async def test_a_missing_seed_is_damage_not_emptiness(driven: Driven, observer: 
     seeded = await step(driven, None, {"log": [1] * 50, "other": [2] * 50}, "a")
     target = await step(driven, seeded)
     observer.rows(f"DELETE FROM {TABLES}.channel_values WHERE channel = 'log'")
-    with pytest.raises(CheckpointCorrupted, match=seeded["configurable"]["checkpoint_id"]):
+    with pytest.raises(CheckpointCorruptedError, match=seeded["configurable"]["checkpoint_id"]):
         await driven.aget_delta_channel_history(config=target, channels=["log", "other"])
     found = await driven.aget_delta_channel_history(config=target, channels=["other"])
     assert found["other"].get("seed") == [2] * 50
@@ -375,7 +375,7 @@ async def test_a_seed_that_cannot_be_read_is_damage(driven: Driven, observer: Ob
     seeded = await step(driven, None, {"log": [1] * 50}, "a")
     target = await step(driven, seeded)
     observer.rows(f"UPDATE {TABLES}.channel_values SET data = '\\xc1'")
-    with pytest.raises(CheckpointCorrupted, match="log"):
+    with pytest.raises(CheckpointCorruptedError, match="log"):
         await driven.aget_delta_channel_history(config=target, channels=["log"])
 
 

@@ -21,23 +21,23 @@ from langgraph_durable import (
     READ_ONLY,
     DurableError,
     DurableSaver,
-    EffectAbandoned,
-    EffectConflict,
+    EffectAbandonedError,
+    EffectConflictError,
     EffectError,
-    EffectInFlight,
+    EffectInFlightError,
     EffectLog,
     EffectPolicy,
-    EffectSuperseded,
-    EffectUnknown,
+    EffectSupersededError,
+    EffectUnknownError,
     Happened,
-    InvalidConfig,
+    InvalidConfigError,
     NotHappened,
     Undetermined,
     current_effect,
     effect,
 )
-from langgraph_durable import _effects_ops as ops
-from langgraph_durable.effects._guard import Guard
+from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._claim import Guard
 from tests.effects import SCHEMA, Log, age, next_transaction
 from tests.proxy import Proxy
 from tests.samples import Driver
@@ -76,7 +76,7 @@ async def test_an_effect_that_completes(log: Log) -> None:
         assert (e.state, e.result) == ("completed", {"id": 1})
     async with log.effect(args={"cents": 5}) as again:
         assert (again.replayed, again.result, again.effect_id) == (True, {"id": 1}, e.effect_id)
-        assert (again.source, again.attempts, again.vendor_key) == ("executed", 1, e.vendor_key)
+        assert (again.source, again.attempts, again.idempotency_key) == ("executed", 1, e.idempotency_key)
     assert await log.moves() == [(None, "claimed"), ("claimed", "issued"), ("issued", "completed")]
     record = await log.only()
     assert (record.tool, record.args, record.scope) == ("pay", {"cents": 5}, "key")
@@ -111,7 +111,7 @@ async def test_fail_means_that_it_did_not_happen(log: Log) -> None:
     assert (record.state, record.error, record.generation) == ("failed", "declined", 0)
     async with log.effect() as second:
         assert (second.replayed, second.attempts) == (False, 2)
-        assert second.vendor_key != first.vendor_key  # vendors replay saved errors
+        assert second.idempotency_key != first.idempotency_key  # vendors replay saved errors
         await second.complete("paid")
     record = await log.only()
     assert (record.state, record.generation, record.fence, record.error) == ("completed", 1, 2, None)
@@ -186,11 +186,11 @@ async def test_a_refused_connection_keeps_the_vendors_key(log: Log, conninfo: st
     for error in (ConnectionRefusedError("down"), ConnectionRefusedError("down"), LookupError("declined")):
         with pytest.raises(type(error)):
             async with log.effect(policy=EffectPolicy(failed_on=LookupError)) as e:
-                keys.append(e.vendor_key)
+                keys.append(e.idempotency_key)
                 await e.issue()
                 raise error
     async with log.effect() as e:
-        keys.append(e.vendor_key)
+        keys.append(e.idempotency_key)
         assert e.attempts == 4
         await e.complete()
     assert keys[0] == keys[1] == keys[2] != keys[3]
@@ -312,14 +312,14 @@ async def test_encrypted(log: Log, conninfo: str) -> None:
 
 @pytest.mark.parametrize("state", ["claimed", "completed", "failed", "unknown"])
 async def test_the_same_key_with_other_arguments(log: Log, state: str) -> None:
-    with pytest.raises(EffectConflict, match="other arguments"):
+    with pytest.raises(EffectConflictError, match="other arguments"):
         async with log.effect(args={"cents": 5}) as e:
             if state in ("completed", "failed"):
                 await (e.complete(1) if state == "completed" else e.fail("no"))
             elif state == "unknown":
                 await e.issue()
                 e.inner._attempt.row = e.inner._attempt.row._replace(fence=-1)  # its end is not recorded
-                with pytest.raises(EffectSuperseded):
+                with pytest.raises(EffectSupersededError):
                     await e.complete(1)
             async with log.effect(args={"cents": 6}):
                 pytest.fail("it ran")
@@ -332,14 +332,14 @@ async def test_arguments_are_compared_by_what_they_say(log: Log) -> None:
     async with log.effect(args={"b": (1, 2), "a": 1}) as e:
         assert e.replayed
     for other in ({"a": 1}, {"a": "1", "b": [1, 2]}, {"a": 1, "b": [2, 1]}, None):
-        with pytest.raises(EffectConflict):
+        with pytest.raises(EffectConflictError):
             async with log.effect(args=other):
                 pytest.fail("it ran")
 
 
 async def test_an_effect_that_goes_on_elsewhere(log: Log) -> None:
     async with log.effect() as e:
-        with pytest.raises(EffectInFlight, match="still goes on"):
+        with pytest.raises(EffectInFlightError, match="still goes on"):
             async with log.effect(policy=EffectPolicy(wait=timedelta(milliseconds=50))):
                 pytest.fail("it ran twice")
         await e.complete(1)
@@ -382,12 +382,12 @@ async def test_many_at_once_run_it_once(conninfo: str) -> None:
 
 
 async def test_a_claim_whose_lease_ended_is_taken_over(log: Log, conninfo: str) -> None:
-    with pytest.raises(EffectSuperseded):
+    with pytest.raises(EffectSupersededError):
         async with log.effect() as first:
             age(conninfo)
             async with log.effect() as second:
                 assert not second.replayed
-                assert second.vendor_key == first.vendor_key  # nothing was sent
+                assert second.idempotency_key == first.idempotency_key  # nothing was sent
                 await second.complete("second")
             await first.complete("first")
     assert (await log.only()).attempts == 2
@@ -405,7 +405,7 @@ async def test_an_issued_effect_whose_lease_ended_is_unknown_and_its_late_owner_
         await first.issue()
         age(conninfo)
         assert [r.effect_id for r in await log.pending()] == [first.effect_id]
-        with pytest.raises(EffectUnknown, match="resolve") as caught:
+        with pytest.raises(EffectUnknownError, match="resolve") as caught:
             async with log.effect():
                 pytest.fail("it ran twice")
         assert caught.value.effect_id == first.effect_id
@@ -417,7 +417,7 @@ async def test_an_issued_effect_whose_lease_ended_is_unknown_and_its_late_owner_
 
 
 async def test_a_late_owner_is_refused_after_a_decision(log: Log, conninfo: str) -> None:
-    with pytest.raises(EffectSuperseded):
+    with pytest.raises(EffectSupersededError):
         async with log.effect() as first:
             await first.issue()
             age(conninfo)
@@ -491,7 +491,7 @@ async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
                 await e.issue()
                 assert e.state == "issued"
                 raise TimeoutError("no answer from the vendor")
-        with pytest.raises(EffectUnknown):
+        with pytest.raises(EffectUnknownError):
             async with log.effect():
                 pytest.fail("it ran twice")
 
@@ -502,7 +502,7 @@ async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
 async def test_unknown_is_not_tried_again(log: Log) -> None:
     await log.leave_unknown()
     for _ in range(2):
-        with pytest.raises(EffectUnknown):
+        with pytest.raises(EffectUnknownError):
             async with log.effect():
                 pytest.fail("it ran twice")
     assert (await log.only()).attempts == 1
@@ -518,7 +518,7 @@ async def test_verify_finds_that_it_happened(log: Log) -> None:
 
     async with log.effect(args={"cents": 5}, policy=EffectPolicy(verify=verify)) as e:
         assert (e.replayed, e.result, e.source) == (True, {"id": 7}, "verified")
-    assert (seen[0].state, seen[0].args, seen[0].vendor_key) == ("unknown", {"cents": 5}, key)
+    assert (seen[0].state, seen[0].args, seen[0].idempotency_key) == ("unknown", {"cents": 5}, key)
     assert seen[0].error == "TimeoutError: no answer"
     assert len(seen) == 1
 
@@ -527,7 +527,7 @@ async def test_verify_finds_that_it_did_not_happen(log: Log) -> None:
     key = await log.leave_unknown()
     async with log.effect(policy=verified(NotHappened())) as e:
         assert (e.replayed, e.attempts) == (False, 2)
-        assert e.vendor_key != key  # a definite failure
+        assert e.idempotency_key != key  # a definite failure
         await e.issue()
         await e.complete(2)
     assert ("unknown", "failed") in await log.moves()
@@ -543,7 +543,7 @@ async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: st
         return NotHappened()
 
     slow = EffectPolicy(verify=verify, settle=timedelta(hours=1), wait=timedelta(milliseconds=10))
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         async with log.effect(policy=slow):
             pytest.fail("it ran twice")
     age(conninfo, timedelta(hours=2))
@@ -558,7 +558,7 @@ async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str,
     slow = replace(verified(NotHappened(), NotHappened()), settle=timedelta(minutes=30), wait=timedelta(0))
 
     async def try_again() -> None:
-        with pytest.raises(EffectUnknown):
+        with pytest.raises(EffectUnknownError):
             async with log.effect(policy=slow):
                 pytest.fail("it ran twice")
         age(conninfo)
@@ -599,7 +599,7 @@ async def test_undetermined_asks_again_in_time(log: Log) -> None:
 @pytest.mark.parametrize("finding", [Undetermined(), Undetermined(retry_in=timedelta(hours=1))], ids=repr)
 async def test_undetermined_too_long(log: Log, finding: Undetermined) -> None:
     await log.leave_unknown()
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         async with log.effect(policy=verified(finding)):
             pytest.fail("it ran twice")
     assert (await log.only()).state == "unknown"
@@ -611,7 +611,7 @@ async def test_a_verify_that_raises(log: Log) -> None:
     def verify(record: Any) -> Happened:
         raise OSError("the vendor is down")
 
-    with pytest.raises(EffectUnknown, match="the vendor is down") as caught:
+    with pytest.raises(EffectUnknownError, match="the vendor is down") as caught:
         async with log.effect(policy=EffectPolicy(verify=verify)):
             pytest.fail("it ran twice")
     assert isinstance(caught.value.__cause__, OSError)
@@ -661,16 +661,16 @@ async def test_an_async_verify_hidden_in_a_callable(log: Log) -> None:
 
 
 async def test_retry_keeps_the_vendors_key_within_its_window(log: Log, conninfo: str) -> None:
-    retry = EffectPolicy(on_unknown="retry", vendor_window=timedelta(hours=24))
+    retry = EffectPolicy(on_unknown="retry", idempotency_window=timedelta(hours=24))
     key = await log.leave_unknown(policy=retry)
     async with log.effect(policy=retry) as e:
-        assert (e.replayed, e.attempts, e.vendor_key) == (False, 2, key)
+        assert (e.replayed, e.attempts, e.idempotency_key) == (False, 2, key)
         assert e.state == "issued"  # from here on it may have been sent, again
         await e.complete(1)
     assert (await log.moves())[-2:] == [("unknown", "issued"), ("issued", "completed")]
     await log.leave_unknown(key="old", policy=retry)
     age(conninfo, timedelta(hours=25))
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         async with log.effect(key="old", policy=retry):
             pytest.fail("the vendor has forgotten its key")
 
@@ -678,12 +678,12 @@ async def test_retry_keeps_the_vendors_key_within_its_window(log: Log, conninfo:
 async def test_the_vendors_window_begins_with_the_first_attempt_under_its_key(
     log: Log, conninfo: str
 ) -> None:
-    retry = EffectPolicy(on_unknown="retry", vendor_window=timedelta(hours=24))
+    retry = EffectPolicy(on_unknown="retry", idempotency_window=timedelta(hours=24))
     await log.leave_unknown(policy=retry)
     age(conninfo, timedelta(hours=23))
     await log.leave_unknown(policy=retry)
     age(conninfo, timedelta(hours=23))
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         async with log.effect(policy=retry):
             pytest.fail("the vendor has the key since 46 hours")
 
@@ -704,7 +704,7 @@ async def test_a_failure_tells_nothing_of_the_attempt_before(
     record = await log.only()
     assert (record.state, record.generation) == ("unknown", 0)
     async with log.effect(policy=again) as e:
-        assert (e.attempts, e.vendor_key) == (3, key)
+        assert (e.attempts, e.idempotency_key) == (3, key)
         await e.complete(1)
 
 
@@ -722,7 +722,7 @@ async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log, issued: 
             raise ConnectionRefusedError
     assert (await log.only()).state == "suspended"
     async with log.effect() as e:
-        assert e.vendor_key == first.vendor_key
+        assert e.idempotency_key == first.idempotency_key
         await e.complete(1)
 
 
@@ -743,7 +743,7 @@ async def test_who_claims_what_waited_and_dies_keeps_its_key(log: Log, conninfo:
             raise ConnectionRefusedError
     assert (await log.only()).state == "suspended"
     async with log.effect() as e:
-        assert e.vendor_key == first.vendor_key
+        assert e.idempotency_key == first.idempotency_key
         await e.complete(1)
 
 
@@ -767,7 +767,7 @@ async def test_a_history_tells_of_claims_that_died_after_a_wait(log: Log, connin
 async def test_idempotent_is_run_again(log: Log) -> None:
     key = await log.leave_unknown()
     async with log.effect(policy=IDEMPOTENT) as e:
-        assert (e.replayed, e.attempts, e.vendor_key) == (False, 2, key)
+        assert (e.replayed, e.attempts, e.idempotency_key) == (False, 2, key)
         await e.complete(1)
     async with log.effect(policy=IDEMPOTENT) as e:
         assert e.replayed
@@ -775,7 +775,7 @@ async def test_idempotent_is_run_again(log: Log) -> None:
 
 async def test_asking_needs_a_graph(log: Log) -> None:
     await log.leave_unknown()
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         async with log.effect(policy=EffectPolicy(on_unknown="ask")):
             pytest.fail("it ran twice")
 
@@ -806,7 +806,7 @@ async def test_decided_that_it_did_not_happen(log: Log) -> None:
     assert (await log.resolve(pending.effect_id, NotHappened())).state == "failed"
     async with log.effect() as e:
         assert not e.replayed
-        assert e.vendor_key != key
+        assert e.idempotency_key != key
         await e.complete(1)
 
 
@@ -836,7 +836,7 @@ async def test_abandoned(log: Log) -> None:
     await log.leave_unknown()
     [pending] = await log.pending()
     assert (await log.resolve(pending.effect_id, None)).state == "abandoned"
-    with pytest.raises(EffectAbandoned):
+    with pytest.raises(EffectAbandonedError):
         async with log.effect():
             pytest.fail("it ran twice")
     with pytest.raises(EffectError, match="needs no decision"):
@@ -850,7 +850,7 @@ async def test_decided_while_its_owner_is_silent(log: Log, conninfo: str) -> Non
             await log.resolve(e.effect_id, Happened(1))
         age(conninfo)
         assert (await log.resolve(e.effect_id, Happened("found"))).state == "completed"
-        with pytest.raises(EffectSuperseded):
+        with pytest.raises(EffectSupersededError):
             await e.complete("late")
     async with log.effect() as e:
         assert e.result == "found"
@@ -924,7 +924,7 @@ async def test_a_transaction_commits_both(log: Log, seats: str) -> None:
     assert sold(seats) == 1
     assert (await log.only()).state == "completed"
     assert (await log.moves())[-1] == ("issued", "completed")
-    with pytest.raises(EffectConflict):
+    with pytest.raises(EffectConflictError):
         async with log.transaction(args=["12b"]):
             pytest.fail("it ran")
 
@@ -1069,8 +1069,8 @@ async def test_filters_that_select_nothing_sensible(log: Log, filters: Any) -> N
         {"lease": timedelta.max},
         {"settle": timedelta(-1)},
         {"wait": -1},
-        {"vendor_window": timedelta(-1)},
-        {"vendor_window": 24},
+        {"idempotency_window": timedelta(-1)},
+        {"idempotency_window": 24},
         {"failed_on": ("ValueError",)},
         {"failed_on": 3},
         {"verify": Happened(1)},
@@ -1078,11 +1078,11 @@ async def test_filters_that_select_nothing_sensible(log: Log, filters: Any) -> N
     ids=repr,
 )
 def test_policies_that_make_no_sense(options: Any) -> None:
-    with pytest.raises(InvalidConfig, match=next(iter(options))):
+    with pytest.raises(InvalidConfigError, match=next(iter(options))):
         EffectPolicy(**options)
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         effect(**options)
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         READ_ONLY.but(**options)
 
 
@@ -1091,7 +1091,7 @@ def test_one_exception_type_stands_for_itself() -> None:
 
 
 def test_a_log_needs_a_saver_of_ours(saver: DurableSaver) -> None:
-    with pytest.raises(InvalidConfig, match="DurableSaver"):
+    with pytest.raises(InvalidConfigError, match="DurableSaver"):
         EffectLog.from_saver(InMemorySaver())  # type: ignore[arg-type]
     assert EffectLog.from_saver(saver) is EffectLog.from_saver(saver)
 
@@ -1102,7 +1102,7 @@ def test_decorators_take_parentheses() -> None:
 
 
 def test_a_name_that_cannot_be_stored_is_refused_at_once() -> None:
-    with pytest.raises(InvalidConfig, match="name holds a NUL"):
+    with pytest.raises(InvalidConfigError, match="name holds a NUL"):
         effect(name="pay\0")(lambda: 1)
 
 
@@ -1116,7 +1116,7 @@ async def test_a_decorated_function_with_key_and_log(log: Log) -> None:
 
         @decorate
         async def arefund(order: str) -> str:
-            ran.append((order, current_effect().vendor_key))
+            ran.append((order, current_effect().idempotency_key))
             return f"refunded {order}"
 
         results = [await arefund("1"), await arefund(order="1"), await arefund("2")]
@@ -1124,7 +1124,7 @@ async def test_a_decorated_function_with_key_and_log(log: Log) -> None:
 
         @decorate
         def refund(order: str) -> str:
-            ran.append((order, current_effect().vendor_key))
+            ran.append((order, current_effect().idempotency_key))
             return f"refunded {order}"
 
         results = [refund("1"), refund(order="1"), refund("2")]
@@ -1169,7 +1169,7 @@ async def test_an_argument_that_is_called_config(log: Log) -> None:
         ran.append(config)
 
     deploy({"replicas": 1})
-    with pytest.raises(EffectConflict):
+    with pytest.raises(EffectConflictError):
         deploy({"replicas": 2})
 
     @effect(key="send", log=log.inner)

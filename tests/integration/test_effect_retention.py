@@ -18,14 +18,14 @@ from langgraph_durable import (
     DurableSaver,
     EffectError,
     EffectLog,
-    EffectUnknown,
-    EffectUnresolved,
+    EffectUnknownError,
+    EffectUnresolvedError,
     NotHappened,
-    PruneFailed,
-    ThreadDeleted,
+    PruneFailedError,
+    ThreadDeletedError,
     effect,
 )
-from langgraph_durable.cli import main
+from langgraph_durable.cli.main import main
 from tests.checkpoints import config_for
 from tests.samples import Driver, Observer
 
@@ -88,9 +88,9 @@ def payments(saver: DurableSaver) -> Payments:
 async def test_a_thread_is_not_deleted_under_an_unresolved_effect(payments: Payments, drive: Driver) -> None:
     waiting = payments.break_off("a")
     for name in ("delete_thread", "erase"):
-        with pytest.raises(EffectUnresolved, match="or delete with force=True"):
+        with pytest.raises(EffectUnresolvedError, match="or delete with force=True"):
             await drive(payments.saver, name, "a")
-    with pytest.raises(PruneFailed, match="1 effects"):
+    with pytest.raises(PruneFailedError, match="1 effects"):
         await drive(payments.saver, "prune", ["a"], strategy="delete")
     assert payments.graph.get_state(config_for("a")).next == ("tools",)
     payments.log.resolve(waiting, NotHappened())
@@ -128,14 +128,14 @@ async def test_no_error_or_note_outlives_what_it_may_quote(
     await drive(payments.saver, "delete_thread", "a")
     [(left, fewer, _)] = observer.rows(history)
     assert (left, fewer) == (events, told / 2)
-    await drive(payments.saver, "sweep", keep_last=1, effects_older_than=timedelta(0))
+    await drive(payments.saver, "prune_all", keep_last=1, effects_older_than=timedelta(0))
     assert observer.rows(history) == [(events, 0, None)]
 
 
 async def test_force_deletes_a_thread_all_the_same(payments: Payments, drive: Driver) -> None:
     waiting = payments.break_off("a")
     await drive(payments.saver, "delete_thread", "a", force=True)
-    report = payments.saver.sweep(keep_last=1)
+    report = payments.saver.prune_all(keep_last=1)
     assert report.effects_orphaned == 1
     [record] = payments.log.pending()
     assert record.effect_id == waiting
@@ -145,7 +145,7 @@ async def test_what_ends_after_its_thread_was_deleted_leaves_nothing(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
     payments.meanwhile = lambda: payments.saver.delete_thread("a", force=True)
-    with pytest.raises(ThreadDeleted):
+    with pytest.raises(ThreadDeletedError):
         payments.start("a")
     [record] = payments.log.list(thread_id="a")
     assert record.state == "completed"
@@ -157,7 +157,11 @@ async def test_a_copy_has_the_effects_of_its_source(payments: Payments, drive: D
     payments.start("a")
     await drive(payments.saver, "copy_thread", "a", "b")
     [before], [copied] = payments.log.list(thread_id="a"), payments.log.list(thread_id="b")
-    assert (copied.state, copied.args, copied.vendor_key) == ("completed", before.args, before.vendor_key)
+    assert (copied.state, copied.args, copied.idempotency_key) == (
+        "completed",
+        before.args,
+        before.idempotency_key,
+    )
     assert copied.effect_id != before.effect_id
     [event] = payments.log.history(copied.effect_id)
     assert (event.from_state, event.to_state, event.reason) == (None, "completed", "copied with thread a")
@@ -170,11 +174,11 @@ async def test_a_copy_has_the_effects_of_its_source(payments: Payments, drive: D
 async def test_a_copy_of_an_unresolved_effect_is_unknown(payments: Payments, drive: Driver) -> None:
     payments.break_off("a")
     await drive(payments.saver, "copy_thread", "a", "b")
-    with pytest.raises(EffectUnknown):
+    with pytest.raises(EffectUnknownError):
         payments.run("b")
     assert payments.paid == ["secret 7"]
     [source], [copied] = payments.log.pending("a"), payments.log.pending("b")
-    assert source.vendor_key == copied.vendor_key, "the vendor knows them as one"
+    assert source.idempotency_key == copied.idempotency_key, "the vendor knows them as one"
 
 
 async def test_what_failed_before_a_copy_is_tried_by_each_for_itself(
@@ -186,7 +190,7 @@ async def test_what_failed_before_a_copy_is_tried_by_each_for_itself(
     for thread_id in ("a", "b"):
         assert payments.run(thread_id) == "paid secret 7"
         [record] = payments.log.list(thread_id=thread_id)
-        keys.add(record.vendor_key)
+        keys.add(record.idempotency_key)
     assert len(keys) == 2, "the vendor would take both payments for one"
 
 
@@ -218,7 +222,7 @@ async def test_sweep_drops_what_old_effects_held(
     for age, dry_run, expired in ((50, False, 0), (30, True, 1), (30, False, 1), (30, False, 0)):
         report = await drive(
             payments.saver,
-            "sweep",
+            "prune_all",
             keep_last=10,
             effects_older_than=timedelta(days=age),
             dry_run=dry_run,
@@ -236,7 +240,7 @@ async def test_what_was_swept_of_a_failed_attempt_is_nothing_to_the_next(
 ) -> None:
     payments.log.resolve(payments.break_off("a"), NotHappened())
     observer.rows("UPDATE langgraph_durable.effects SET ended_at = ended_at - interval '40 days'")
-    report = payments.saver.sweep(keep_last=10, effects_older_than=timedelta(days=30))
+    report = payments.saver.prune_all(keep_last=10, effects_older_than=timedelta(days=30))
     assert report.effects_expired == 1
     [paused] = [s for s in payments.graph.get_state_history(config_for("a")) if s.next == ("tools",)]
     assert payments.run("a") == "paid secret 7"
@@ -248,7 +252,7 @@ async def test_what_was_swept_of_a_failed_attempt_is_nothing_to_the_next(
 async def test_a_deleted_thread_takes_what_was_swept_along(payments: Payments, observer: Observer) -> None:
     payments.start("a")
     observer.rows("UPDATE langgraph_durable.effects SET ended_at = ended_at - interval '40 days'")
-    payments.saver.sweep(keep_last=10, effects_older_than=timedelta(days=30))
+    payments.saver.prune_all(keep_last=10, effects_older_than=timedelta(days=30))
     payments.saver.delete_thread("a")
     # The same message ids again, in a new life of the thread: a new effect.
     assert payments.start("a") == "paid secret 7"
@@ -271,7 +275,7 @@ def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.Capt
     assert json.loads(run("list", "--json"))["effect_id"] == waiting
     assert run("list", "--tool", "other") == "no effect needs a decision\n"
     assert run("list", "--thread", "b") == "no effect needs a decision\n"
-    assert run("list", "--thread", "a\0b").startswith("InvalidConfig: thread_id holds a NUL")
+    assert run("list", "--thread", "a\0b").startswith("InvalidConfigError: thread_id holds a NUL")
     assert "EffectError" in run("show", "nothing")
     assert "EffectError" in run("resolve", waiting, "abandon", "--result", "1")
     assert "quote text" in run("resolve", waiting, "happened", "--result", "sent")

@@ -25,9 +25,10 @@ import psycopg
 import pytest
 
 import langgraph_durable
-from langgraph_durable import _embedded_binaries, embedded
-from langgraph_durable._embedded_run import Hold
+from langgraph_durable import embedded
 from langgraph_durable.embedded import EmbeddedPostgres
+from langgraph_durable.embedded import binaries as _embedded_binaries
+from langgraph_durable.embedded.supervisor import Hold
 from langgraph_durable.errors import EmbeddedPostgresError
 
 # A cluster is a thousand files, made and removed by every test: memory is several times faster than a disk.
@@ -663,7 +664,7 @@ def test_the_wheel_comes_first_and_is_not_imported(monkeypatch: pytest.MonkeyPat
 def test_binaries_on_path_may_be_links(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bindir = embedded.find_bindir()
     (base / "initdb").symlink_to(bindir / "initdb")  # alone, as some images have it
-    monkeypatch.setattr("langgraph_durable._embedded_binaries.find_spec", lambda _: None)
+    monkeypatch.setattr("langgraph_durable.embedded.binaries.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", f"{base}:{os.environ['PATH']}")
     assert embedded.find_bindir() == bindir.resolve()
 
@@ -680,7 +681,7 @@ def test_directories_without_a_whole_postgres_are_passed_over(
     (odd / "postgres").chmod(0o755)
     (base / "pg_config").write_text(f"#!/bin/sh\necho {bindir}\n")
     (base / "pg_config").chmod(0o755)
-    monkeypatch.setattr("langgraph_durable._embedded_binaries.find_spec", lambda _: None)
+    monkeypatch.setattr("langgraph_durable.embedded.binaries.find_spec", lambda _: None)
     for directory in (half, odd):
         monkeypatch.setenv("PATH", f"{directory}:{base}:{os.environ['PATH']}")
         assert embedded.find_bindir() == bindir
@@ -689,7 +690,7 @@ def test_directories_without_a_whole_postgres_are_passed_over(
 def test_a_named_bindir_is_the_only_one(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bindir = embedded.find_bindir()
     monkeypatch.setenv("LANGGRAPH_DURABLE_PG_BINDIR", str(bindir))
-    monkeypatch.setattr("langgraph_durable._embedded_binaries.find_spec", lambda _: None)
+    monkeypatch.setattr("langgraph_durable.embedded.binaries.find_spec", lambda _: None)
     assert embedded.find_bindir() == bindir.resolve()
     monkeypatch.setenv("LANGGRAPH_DURABLE_PG_BINDIR", str(base))
     with pytest.raises(EmbeddedPostgresError, match=f"LANGGRAPH_DURABLE_PG_BINDIR: no initdb .* {base}"):
@@ -722,7 +723,7 @@ def test_root_runs_the_server_under_another_account(shared: EmbeddedPostgres) ->
     }
     assert set(fields["Uid"]) == {str(account.uid)}
     assert set(fields["Gid"]) == {str(account.gid)}
-    assert fields["Groups"] == []
+    assert fields["GroupCommitters"] == []
 
 
 @as_root

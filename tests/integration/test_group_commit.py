@@ -19,10 +19,13 @@ from langgraph.checkpoint.base.id import uuid6
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from langgraph_durable import DurableSaver, ThreadDeleted, _group_commit, _group_waiting
-from langgraph_durable._database import Database
-from langgraph_durable._group_commit import WRITERS, Batch, Write
-from langgraph_durable._statements import LOCK_THREAD, render
+from langgraph_durable import DurableSaver, ThreadDeletedError
+from langgraph_durable._postgres import group_commit as _group_commit
+from langgraph_durable._postgres import group_waiters as _group_waiting
+from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.group_commit import WRITERS, Batch, Write
+from langgraph_durable._postgres.locks import LOCK_THREAD
+from langgraph_durable._postgres.statement import render
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.proxy import Proxy
 from tests.samples import WRITES, Driver, Observer, a_put, await_until, checkpoint, config
@@ -364,7 +367,7 @@ async def test_a_refusal_in_a_batch_is_its_callers_own(
         puts = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(5)]
         late = drive(saver, "put", *a_put("deleted", parent_id=parent_id))
         *ends, refusal = await asyncio.gather(*puts, late, return_exceptions=True)
-    assert isinstance(refusal, ThreadDeleted)
+    assert isinstance(refusal, ThreadDeletedError)
     assert not any(isinstance(end, Exception) for end in ends)
     assert list(transactions(observer).values()) == [5]
 
@@ -424,8 +427,8 @@ async def test_writes_that_are_stuck_leave_others_their_writers(
     async with busy(saver, conninfo, observer, drive):
         for turn in range(3):
             await asyncio.gather(*(drive(saver, "put", *a_put(f"{turn} {n}")) for n in range(10)))
-        assert saver._groups is not None
-        group = saver._groups.blocking if drive.kind == "sync" else saver._groups.of_loop()
+        assert saver._committers is not None
+        group = saver._committers.blocking if drive.kind == "sync" else saver._committers.of_loop()
         assert (group._extra, group._free) == (1, 1), "one was added, and stays"
     assert (group._extra, group._free) == (0, WRITERS)
 
@@ -607,8 +610,8 @@ async def test_a_caller_that_leaves_as_its_batch_begins(
     await saver.aget_tuple(config())
     locked = Locked(conninfo, ["a", "b"])
     calls = [asyncio.create_task(saver.aput(*a_put(thread_id))) for thread_id in ("a", "b", "c")]
-    assert saver._groups is not None
-    group = saver._groups.of_loop()
+    assert saver._committers is not None
+    group = saver._committers.of_loop()
     await await_until(lambda: group.waiting()[0] == 1, "a put that waits")
     end = group._end
 
@@ -701,17 +704,17 @@ def test_groups_of_loops_that_ended_are_let_go(conninfo: str) -> None:
     with DurableSaver.from_conn_string(conninfo) as made:
         for _ in range(3):
             asyncio.run(write(made))
-        assert made._groups is not None
-        assert len(made._groups._of_loops) == 1
+        assert made._committers is not None
+        assert len(made._committers._of_loops) == 1
 
 
 def test_a_group_after_a_fork(conninfo: str) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         with ThreadPoolExecutor(20) as threads:
             list(threads.map(lambda n: saver.put(*a_put(f"thread {n}")), range(40)))
-        assert saver._groups is not None
-        saver._groups.blocking._free = 0  # as if other threads were writing just now
-        saver._groups.blocking._busy.add("child")
+        assert saver._committers is not None
+        saver._committers.blocking._free = 0  # as if other threads were writing just now
+        saver._committers.blocking._busy.add("child")
         if (child := os.fork()) == 0:
             try:
                 saver.put(*a_put("child"))

@@ -21,7 +21,8 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
-from langgraph_durable import DurableSaver, EffectError, EffectLog, InvalidConfig, SaverClosed, _pools
+from langgraph_durable import DurableSaver, EffectError, EffectLog, InvalidConfigError, SaverClosedError
+from langgraph_durable._postgres import pools as _pools
 from tests.proxy import Proxy
 from tests.samples import (
     LARGE,
@@ -84,7 +85,7 @@ async def test_with(conninfo: str, observer: Observer) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         await exercise(Driver("sync"), saver)
     await await_until(lambda: not observer.backends(), "the pool's end")
-    with pytest.raises(SaverClosed):
+    with pytest.raises(SaverClosedError):
         saver.get_tuple(config())
 
 
@@ -93,7 +94,7 @@ async def test_async_with(conninfo: str, observer: Observer) -> None:
         await exercise(Driver("async"), saver)
         await exercise(Driver("sync"), saver)
     await await_until(lambda: not observer.backends(), "the pools' end")
-    with pytest.raises(SaverClosed):
+    with pytest.raises(SaverClosedError):
         await saver.aget_tuple(config())
 
 
@@ -151,12 +152,12 @@ async def test_use_after_close(conninfo: str, drive: Driver, used: bool) -> None
         if used:
             await exercise(drive, saver)
     for operation in ("setup", *OPERATIONS):
-        with pytest.raises(SaverClosed, match="make another one"):
+        with pytest.raises(SaverClosedError, match="make another one"):
             await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
 
 
 async def test_close_while_calls_wait(conninfo: str, observer: Observer, drive: Driver) -> None:
-    """Calls under way end, those that wait for a connection get SaverClosed, and nothing is left."""
+    """Calls under way end, those that wait for a connection get SaverClosedError, and nothing is left."""
     saver = DurableSaver.from_conn_string(conninfo, max_size=1)
     await exercise(drive, saver)
     with psycopg.connect(conninfo, application_name="observer") as other:
@@ -165,7 +166,7 @@ async def test_close_while_calls_wait(conninfo: str, observer: Observer, drive: 
         await await_until(observer.blocked, "a call to wait for the lock")
         closing = asyncio.create_task(drive(saver, "close"))
         await await_until(lambda: sum(call.done() for call in calls) == 2, "the waiting calls' end")
-        assert all(isinstance(call.exception(), SaverClosed) for call in calls if call.done())
+        assert all(isinstance(call.exception(), SaverClosedError) for call in calls if call.done())
     await closing
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(result is None for result in results) == 1
@@ -677,12 +678,12 @@ async def test_only_one_half_was_given(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         saver = DurableSaver(connection)
         for operation, arguments in OPERATIONS.items():
-            with pytest.raises(InvalidConfig, match="pass async_pool= too"):
+            with pytest.raises(InvalidConfigError, match="pass async_pool= too"):
                 await Driver("async")(saver, operation, *arguments())
     async with await AsyncConnection.connect(conninfo) as asynchronous:
         saver = DurableSaver(async_pool=asynchronous)
         for operation, arguments in OPERATIONS.items():
-            with pytest.raises(InvalidConfig, match="pass pool= too"):
+            with pytest.raises(InvalidConfigError, match="pass pool= too"):
                 await Driver("sync")(saver, operation, *arguments())
 
 
@@ -702,7 +703,7 @@ async def test_a_callers_pool_that_is_not_open(conninfo: str, drive: Driver, ope
             await async_pool.open()
             await saver.aput(*a_put())
             await async_pool.close()
-    with pytest.raises(SaverClosed, match="pool given to the saver is not open"):
+    with pytest.raises(SaverClosedError, match="pool given to the saver is not open"):
         await drive(saver, "get_tuple", config())
 
 
@@ -710,7 +711,7 @@ async def test_a_callers_connection_that_is_closed(conninfo: str, drive: Driver)
     async with AsyncExitStack() as stack:
         saver = await on_a_connection(stack, drive, conninfo)
         await exercise(drive, saver)
-    with pytest.raises(SaverClosed, match="connection given to the saver is closed"):
+    with pytest.raises(SaverClosedError, match="connection given to the saver is closed"):
         await drive(saver, "get_tuple", config())
 
 
@@ -722,31 +723,31 @@ async def test_a_callers_connection_that_died(
     observer.terminate(observer.backends())
     with pytest.raises(psycopg.OperationalError):
         await drive(saver, "get_tuple", config())
-    with pytest.raises(SaverClosed, match="or a pool, which replaces connections that die"):
+    with pytest.raises(SaverClosedError, match="or a pool, which replaces connections that die"):
         await drive(saver, "get_tuple", config())
 
 
 async def test_other_objects_are_refused(conninfo: str) -> None:
-    with pytest.raises(InvalidConfig, match="from_conn_string"):
+    with pytest.raises(InvalidConfigError, match="from_conn_string"):
         DurableSaver()
     for wrong in (conninfo, object(), DurableSaver):
-        with pytest.raises(InvalidConfig, match="pool must be a psycopg ConnectionPool or Connection"):
+        with pytest.raises(InvalidConfigError, match="pool must be a psycopg ConnectionPool or Connection"):
             DurableSaver(wrong)  # type: ignore[arg-type]
-        with pytest.raises(InvalidConfig, match="async_pool must be a psycopg AsyncConnectionPool"):
+        with pytest.raises(InvalidConfigError, match="async_pool must be a psycopg AsyncConnectionPool"):
             DurableSaver(async_pool=wrong)  # type: ignore[arg-type]
     blocking, asynchronous = (
         ConnectionPool(conninfo, open=False),
         AsyncConnectionPool(conninfo, open=False),
     )
-    with pytest.raises(InvalidConfig, match="pass it as async_pool="):
+    with pytest.raises(InvalidConfigError, match="pass it as async_pool="):
         DurableSaver(asynchronous)  # type: ignore[arg-type]
-    with pytest.raises(InvalidConfig, match="pass it as pool="):
+    with pytest.raises(InvalidConfigError, match="pass it as pool="):
         DurableSaver(async_pool=blocking)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (-1, 1), (0, 0), (1, 2.5), (True, True), (0, "4")])
 def test_sizes_that_no_pool_can_have(sizes: tuple[Any, Any]) -> None:
-    with pytest.raises(InvalidConfig, match="0 <= min_size <= max_size"):
+    with pytest.raises(InvalidConfigError, match="0 <= min_size <= max_size"):
         DurableSaver.from_conn_string("", min_size=sizes[0], max_size=sizes[1])
 
 
@@ -762,7 +763,7 @@ def test_sizes_that_no_pool_can_have(sizes: tuple[Any, Any]) -> None:
     ],
 )
 def test_options_that_no_saver_can_have(name: str, wrong: Any) -> None:
-    with pytest.raises(InvalidConfig, match=name):
+    with pytest.raises(InvalidConfigError, match=name):
         DurableSaver.from_conn_string("", **{name: wrong})
 
 
@@ -788,7 +789,7 @@ async def test_a_clone_shares_its_originals_pools(
         await exercise(drive, saver)
         clone = copy.copy(saver)
     await await_until(lambda: not observer.backends(), "the pools' end")
-    with pytest.raises(SaverClosed):
+    with pytest.raises(SaverClosedError):
         await drive(clone, "get_tuple", config())
 
 

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, _listing
-from langgraph_durable._checkpoints import CheckpointWalk
-from langgraph_durable._config import filter_matches
+from langgraph_durable import CheckpointCorruptedError, DurableSaver
+from langgraph_durable._checkpoints import listing as _listing
+from langgraph_durable._checkpoints.filters import filter_matches
+from langgraph_durable._checkpoints.listing import CheckpointWalk
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver
 
@@ -227,7 +228,7 @@ async def test_what_comes_before_a_damaged_checkpoint_is_listed(driven: Saver, c
             "UPDATE langgraph_durable.checkpoints SET checkpoint = '\\xc1' WHERE checkpoint_id = %s", [ids[4]]
         )
     found = []
-    with pytest.raises(CheckpointCorrupted, match=ids[4]):
+    with pytest.raises(CheckpointCorruptedError, match=ids[4]):
         async for listed in driven.alist(config_for("t")):
             found.append(listed.checkpoint["id"])
     assert found == ids[:4]
@@ -249,7 +250,7 @@ async def test_the_collector_of_garbage_is_left_as_it_was(
                 "UPDATE langgraph_durable.checkpoints SET checkpoint = '\\xc1' WHERE checkpoint_id = %s",
                 [ids[0]],
             )
-        with pytest.raises(CheckpointCorrupted):
+        with pytest.raises(CheckpointCorruptedError):
             await listed_ids(driven, config_for("t"))
         assert gc.isenabled() is enabled
     finally:

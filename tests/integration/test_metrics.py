@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 from psycopg_pool import ConnectionPool
 
-from langgraph_durable import DurableSaver, InvalidConfig
+from langgraph_durable import DurableSaver, InvalidConfigError
 from tests.samples import WRITES, Driver, Observer, a_put, config
 
 
@@ -20,7 +20,7 @@ async def test_calls_and_what_they_took(conninfo: str, observer: Observer, drive
         await drive(saver, "put", *a_put("another"))
         await drive(saver, "put_writes", stored, WRITES, "task")
         await drive(saver, "get_tuple", stored)
-        with pytest.raises(InvalidConfig):
+        with pytest.raises(InvalidConfigError):
             await drive(saver, "get_tuple", {})
         observer.terminate(observer.backends())
         found = saver.metrics()

@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, InvalidConfig, effect, pending_interrupts
+from langgraph_durable import DurableSaver, InvalidConfigError, effect, pending_interrupts
 from langgraph_durable.otel import instrument
 from tests.acceptance.graphs import CHAIN, chain
 from tests.samples import LARGE, WRITES, Driver, Observer, a_put, await_until, config
@@ -147,7 +147,7 @@ async def test_the_rest_of_the_operations(saver: DurableSaver, drive: Driver, te
     await drive(saver, "put", *a_put())
     graph = chain(saver, lambda _: None)
     telemetry.instrument(saver)
-    await drive(saver, "sweep", keep_last=1)
+    await drive(saver, "prune_all", keep_last=1)
     await drive(saver, "compact", graph, ["thread"])
     await drive(saver, "erase", "thread")
     if drive.kind == "sync":
@@ -158,7 +158,7 @@ async def test_the_rest_of_the_operations(saver: DurableSaver, drive: Driver, te
         await saver.aget_delta_channel_history(config=config(), channels=["messages"])
         assert not [entry async for entry in saver.atimeline("thread")]
     assert set(telemetry.operations()) >= {
-        "sweep",
+        "prune_all",
         "compact",
         "delete_thread",
         "get_delta_channel_history",
@@ -191,12 +191,12 @@ async def test_a_failure_tells_its_kind_and_not_its_message(
     observer.rows("ALTER TABLE langgraph_durable.checkpoints ADD CHECK (thread_id <> 'secret')")
     with pytest.raises(psycopg.errors.CheckViolation, match="secret"):
         await drive(saver, "put", *a_put("secret"))
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await drive(saver, "get_tuple", {"configurable": {"secret": 1}})
     by_database, by_us = telemetry.spans()
     assert attributes(by_database)["error.type"] == "23514"
     assert attributes(by_database)["db.response.status_code"] == "23514"
-    assert attributes(by_us)["error.type"] == "InvalidConfig"
+    assert attributes(by_us)["error.type"] == "InvalidConfigError"
     assert "db.response.status_code" not in attributes(by_us)
     for span in (by_database, by_us):
         assert span.status.status_code is StatusCode.ERROR
@@ -207,7 +207,7 @@ async def test_a_failure_tells_its_kind_and_not_its_message(
         attributes(point)["error.type"] for point in telemetry.points("db.client.operation.duration")
     } == {
         "23514",
-        "InvalidConfig",
+        "InvalidConfigError",
     }
 
 
@@ -365,7 +365,7 @@ async def test_given_pools_and_connections(conninfo: str, telemetry: Telemetry) 
         "db.operation.name": "get_tuple",
         "server.address": "127.0.0.1",
         "server.port": 6543,
-        "error.type": "SaverClosed",
+        "error.type": "SaverClosedError",
     }
     async with await AsyncConnection.connect(conninfo) as connection:
         instrumented = DurableSaver(async_pool=connection)
@@ -377,19 +377,19 @@ async def test_given_pools_and_connections(conninfo: str, telemetry: Telemetry) 
 def test_several_hosts_are_no_address(telemetry: Telemetry) -> None:
     with DurableSaver.from_conn_string("host=nowhere.invalid,nobody.invalid", retry_timeout=0) as nowhere:
         telemetry.instrument(nowhere)
-        with pytest.raises(InvalidConfig):
+        with pytest.raises(InvalidConfigError):
             nowhere.get_tuple(config())
     [span] = telemetry.spans()
     assert attributes(span) == {
         "db.system.name": "postgresql",
         "db.namespace": "langgraph_durable",
         "db.operation.name": "get_tuple",
-        "error.type": "InvalidConfig",
+        "error.type": "InvalidConfigError",
     }
 
 
 def test_only_savers(telemetry: Telemetry) -> None:
-    with pytest.raises(InvalidConfig, match="needs a DurableSaver, got object"):
+    with pytest.raises(InvalidConfigError, match="needs a DurableSaver, got object"):
         instrument(object())  # type: ignore[arg-type]
 
 

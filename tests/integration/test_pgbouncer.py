@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from langgraph_durable import DurableSaver, InvalidConfig
+from langgraph_durable import DurableSaver, InvalidConfigError
 from tests.samples import WRITES, Driver, a_put, config, wait_until
 
 BINARY = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
@@ -121,5 +121,5 @@ async def test_prepared_statements_that_it_mixes_up_name_the_remedy(conninfo: st
     settings = "max_prepared_statements = 0" if version() >= (1, 21) else ""
     with bouncer(conninfo, settings) as bounced:
         async with DurableSaver.from_conn_string(bounced) as saver:
-            with pytest.raises(InvalidConfig, match="prepare_threshold=None"):
+            with pytest.raises(InvalidConfigError, match="prepare_threshold=None"):
                 await exercise(drive, saver)

@@ -16,11 +16,11 @@ from psycopg.pq import TransactionStatus
 
 from langgraph_durable import (
     DurableSaver,
-    InvalidConfig,
-    ParentPruned,
-    PruneFailed,
-    ThreadDeleted,
-    ThreadExists,
+    InvalidConfigError,
+    ParentPrunedError,
+    PruneFailedError,
+    ThreadDeletedError,
+    ThreadExistsError,
 )
 from tests.checkpoints import checkpoint_with, config_for, get_values, listed_ids, put
 from tests.drivers import Saver
@@ -204,7 +204,7 @@ async def test_a_run_going_from_a_pruned_checkpoint_is_told(driven: Saver, conni
     before = counts(conninfo)
     orphan = checkpoint_with({"plain": [9]})
     orphan["channel_versions"]["d"] = "0000000009.0"
-    with pytest.raises(ParentPruned, match="pruned"):
+    with pytest.raises(ParentPrunedError, match="pruned"):
         await driven.aput(configs[0], orphan, {"counters_since_delta_snapshot": {"d": (1, 1)}}, {})
     assert counts(conninfo) == before
     await put(driven, configs[0], {"plain": [9]})  # without delta channels it stands for itself
@@ -235,7 +235,7 @@ async def test_copy_is_whole_and_independent(driven: Saver, conninfo: str) -> No
     await driven.adelete_thread("source")
     assert len(await content("target")) == 4
     await driven.acopy_thread("target", "target-2")
-    with pytest.raises(ThreadExists, match="'target'"):
+    with pytest.raises(ThreadExistsError, match="'target'"):
         await driven.acopy_thread("target-2", "target")
     await driven.acopy_thread("unknown", "nothing")
     assert counts(conninfo, "nothing") == {}
@@ -265,7 +265,7 @@ async def test_erase_gives_a_receipt(driven: Saver, conninfo: str) -> None:
     receipt = await driven.aerase("t")
     assert receipt.removed.rows == held
     assert receipt.removed.total_bytes > 0
-    assert abs(receipt.erased_at - datetime.now(timezone.utc)) < timedelta(minutes=1)
+    assert abs(receipt.deleted_at - datetime.now(timezone.utc)) < timedelta(minutes=1)
     with psycopg.connect(conninfo) as connection:
         rows = connection.execute("SELECT thread_id, ulid FROM langgraph_durable.tombstones").fetchall()
     assert [row[0] for row in rows] == ["t"]
@@ -276,7 +276,7 @@ async def test_late_saves_of_a_deleted_thread(driven: Saver, conninfo: str) -> N
     configs = await put_chain(driven, 2)
     await driven.adelete_thread("t")
     await driven.aput_writes(configs[-1], [("n", 1)], "late")  # never refused
-    with pytest.raises(ThreadDeleted):
+    with pytest.raises(ThreadDeletedError):
         await put(driven, configs[-1])
     assert counts(conninfo) == {"writes": 1}
 
@@ -295,10 +295,10 @@ async def test_sweep(driven: Saver, conninfo: str) -> None:
         await put_chain(driven, 3, f"thread-{number}")
     await driven.aput_writes(config_for("gone", id_of_days_ago(3)), [("n", 1)], "late")
     await driven.aput_writes(config_for("coming", str(uuid6())), [("n", 1)], "early")
-    dry = await driven.asweep(keep_last=1, dry_run=True)
+    dry = await driven.aprune_all(keep_last=1, dry_run=True)
     assert counts(conninfo, "thread-0")["checkpoints"] == 3
     seen: list[Any] = []
-    report = await driven.asweep(keep_last=1, progress=seen.append)
+    report = await driven.aprune_all(keep_last=1, progress=seen.append)
     assert (report.threads_seen, report.threads_pruned, report.orphan_writes) == (7, 7, 1)
     assert report.removed == dry.removed
     assert report.removed.rows["checkpoints"] == 14
@@ -306,7 +306,7 @@ async def test_sweep(driven: Saver, conninfo: str) -> None:
     assert seen[-1].threads_total == 7
     assert counts(conninfo, "gone") == {}
     assert counts(conninfo, "coming") == {"writes": 1}
-    resumed = await driven.asweep(keep_last=1, after="thread-4")
+    resumed = await driven.aprune_all(keep_last=1, after="thread-4")
     assert (resumed.threads_seen, resumed.threads_pruned) == (2, 0)
 
 
@@ -361,7 +361,7 @@ async def test_a_thread_that_fails_leaves_the_others_pruned(driven: Saver, conni
             $$ BEGIN IF OLD.thread_id = 'broken' THEN RAISE 'refused'; END IF; RETURN OLD; END $$;
             CREATE TRIGGER refuse BEFORE DELETE ON langgraph_durable.checkpoints
             FOR EACH ROW EXECUTE FUNCTION refuse()""")
-    with pytest.raises(PruneFailed, match="'broken'") as caught:
+    with pytest.raises(PruneFailedError, match="'broken'") as caught:
         await driven.aprune(["a", "broken", "c"])
     assert set(caught.value.report.threads) == {"a", "c"}
     assert set(caught.value.failures) == {"broken"}
@@ -379,10 +379,12 @@ async def test_a_damaged_thread_is_named_and_leaves_the_others_pruned(driven: Sa
         )
     for remove in (
         lambda: driven.aprune(["a", "damaged", "z"], keep_last=2),
-        lambda: driven.asweep(keep_last=1),
+        lambda: driven.aprune_all(keep_last=1),
         lambda: driven.adelete_for_runs(["r"]),
     ):
-        with pytest.raises(PruneFailed, match="do not pair: thread 'damaged', namespace 'ns', checkpoint"):
+        with pytest.raises(
+            PruneFailedError, match="do not pair: thread 'damaged', namespace 'ns', checkpoint"
+        ):
             await remove()
     assert counts(conninfo, "a") == counts(conninfo, "z") == counts(conninfo, "gone") == {}
     assert counts(conninfo, "damaged")["checkpoints"] == 3
@@ -391,7 +393,7 @@ async def test_a_damaged_thread_is_named_and_leaves_the_others_pruned(driven: Sa
 async def test_nothing_is_older_than_all_time(driven: Saver, conninfo: str) -> None:
     await put_chain(driven, 3)
     assert (await driven.aprune(["t"], older_than=timedelta.max)).threads == {}
-    report = await driven.asweep(older_than=timedelta.max, effects_older_than=timedelta.max)
+    report = await driven.aprune_all(older_than=timedelta.max, effects_older_than=timedelta.max)
     assert report.removed.total_rows == 0
     assert counts(conninfo)["checkpoints"] == 3
 
@@ -417,7 +419,7 @@ async def test_nothing_is_older_than_all_time(driven: Saver, conninfo: str) -> N
 )
 async def test_bad_policies(driven: Saver, conninfo: str, options: Any) -> None:
     await put_chain(driven, 2)
-    with pytest.raises(InvalidConfig):
+    with pytest.raises(InvalidConfigError):
         await driven.aprune(["t"], **options)
     assert counts(conninfo)["checkpoints"] == 2
 
@@ -430,13 +432,13 @@ async def test_bad_ids(driven: Saver) -> None:
     assert (await driven.aprune(["unknown"])).threads == {}
     await driven.adelete_for_runs([])
     await put_chain(driven, 1)
-    with pytest.raises(InvalidConfig, match="itself"):
+    with pytest.raises(InvalidConfigError, match="itself"):
         await driven.acopy_thread("t", "t")
-    with pytest.raises(InvalidConfig, match="older_than"):
-        await driven.asweep()
-    with pytest.raises(InvalidConfig, match="after"):
-        await driven.asweep(keep_last=1, after="a\0b")
-    with pytest.raises(InvalidConfig, match="thread_id"):
+    with pytest.raises(InvalidConfigError, match="older_than"):
+        await driven.aprune_all()
+    with pytest.raises(InvalidConfigError, match="after"):
+        await driven.aprune_all(keep_last=1, after="a\0b")
+    with pytest.raises(InvalidConfigError, match="thread_id"):
         await driven.acopy_thread("t", "")
 
 
@@ -463,7 +465,7 @@ def test_a_prune_that_fails_leaves_a_given_connection_idle(conninfo: str) -> Non
             "CREATE TRIGGER refuse BEFORE DELETE ON langgraph_durable.checkpoints EXECUTE FUNCTION refuse()"
         )
         before = counts(conninfo)
-        with pytest.raises(PruneFailed):
+        with pytest.raises(PruneFailedError):
             saver.prune(["t"])
         assert connection.info.transaction_status == TransactionStatus.IDLE
         assert counts(conninfo) == before

@@ -19,9 +19,12 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from langgraph_durable import DurableSaver, InvalidConfig, _database, _faults, embedded
-from langgraph_durable._connections import async_living_connection
-from langgraph_durable._statements import LOCK_THREAD, render
+from langgraph_durable import DurableSaver, InvalidConfigError, embedded
+from langgraph_durable._postgres import database as _database
+from langgraph_durable._postgres import faults as _faults
+from langgraph_durable._postgres.connections import async_living_connection
+from langgraph_durable._postgres.locks import LOCK_THREAD
+from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.proxy import Proxy
@@ -473,14 +476,14 @@ async def test_a_connection_that_waiting_does_not_mend_is_refused_at_once(
     started = time.monotonic()
     async with DurableSaver.from_conn_string(make_conninfo(restartable.conninfo(), **wrong)) as saver:
         for operation in ("setup", "get_tuple"):
-            with pytest.raises(InvalidConfig, match=f"check the connection string.*{said}"):
+            with pytest.raises(InvalidConfigError, match=f"check the connection string.*{said}"):
                 await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
     assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("conninfo", ["nonsense", "host=/tmp nonsense=1", "postgresql://h?x=1"])
 def test_a_string_that_is_no_conninfo_is_refused_at_once(conninfo: str) -> None:
-    with pytest.raises(InvalidConfig, match=r"(?s)not a Postgres connection string.*postgresql://"):
+    with pytest.raises(InvalidConfigError, match=r"(?s)not a Postgres connection string.*postgresql://"):
         DurableSaver.from_conn_string(conninfo)
 
 

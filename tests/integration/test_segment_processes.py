@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 
-from langgraph_durable import DurableSaver, ParentPruned, ThreadDeleted, ThreadExists
-from langgraph_durable._segments import hashes_in, is_index
+from langgraph_durable import DurableSaver, ParentPrunedError, ThreadDeletedError, ThreadExistsError
+from langgraph_durable._segments.values import hashes_in, is_index
 from tests.checkpoints import checkpoint_with, config_for
 
 SECONDS = float(os.environ.get("DURABLE_TORTURE_SECONDS", "5"))
@@ -62,7 +62,7 @@ def act(saver: DurableSaver, dice: random.Random, thread_id: str) -> None:
         else:
             for found in saver.list(config_for(thread_id), limit=10):
                 check(found)
-    except (ThreadDeleted, ThreadExists, ParentPruned):
+    except (ThreadDeletedError, ThreadExistsError, ParentPrunedError):
         pass
 
 

@@ -14,9 +14,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig, _segment_reading, _segments
-from langgraph_durable._segment_cache import SegmentCache
-from langgraph_durable._segments import plan_segments
+from langgraph_durable import CheckpointCorruptedError, DurableSaver, InvalidConfigError
+from langgraph_durable._segments import reading as _segment_reading
+from langgraph_durable._segments import values as _segments
+from langgraph_durable._segments.cache import SegmentCache
+from langgraph_durable._segments.values import plan_segments
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver
 from tests.integration.test_retention import counts
@@ -50,7 +52,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(len(planned[0]))
         return planned
 
-    monkeypatch.setattr("langgraph_durable._columns.plan_segments", plan)
+    monkeypatch.setattr("langgraph_durable._checkpoints.sent_rows.plan_segments", plan)
     return numbers
 
 
@@ -219,7 +221,7 @@ def test_the_cache_is_safe_across_threads() -> None:
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "64 MB"])
 def test_a_size_that_is_none(conninfo: str, size: Any) -> None:
-    with pytest.raises(InvalidConfig, match="segment_cache_bytes"):
+    with pytest.raises(InvalidConfigError, match="segment_cache_bytes"):
         DurableSaver.from_conn_string(conninfo, segment_cache_bytes=size)
 
 
@@ -267,7 +269,7 @@ async def test_a_prune_between_the_two_queries_of_a_get(
                 other.prune(["t"])
         return await fill(db, reader, values)
 
-    monkeypatch.setattr("langgraph_durable._segment_reading.fill_values", late)
+    monkeypatch.setattr("langgraph_durable._segments.reading.fill_values", late)
     async with DurableSaver.from_conn_string(conninfo) as cold:
         assert await get_values(cold, config_for("t")) == {"messages": LONG[150:]}
         assert pruned
@@ -296,11 +298,11 @@ def damaged(conninfo: str, observer: Observer) -> Any:
         with DurableSaver.from_conn_string(conninfo) as saver:
             found = saver.list(config_for("t"))
             assert next(found).checkpoint["channel_values"] == {"messages": ["short"]}, "others can be read"
-            with pytest.raises(CheckpointCorrupted) as caught:
+            with pytest.raises(CheckpointCorruptedError) as caught:
                 next(found)
-            with pytest.raises(CheckpointCorrupted):
+            with pytest.raises(CheckpointCorruptedError):
                 saver.get(first)
-            with pytest.raises(CheckpointCorrupted):
+            with pytest.raises(CheckpointCorruptedError):
                 saver.get_delta_channel_history(config=config_for("t"), channels=["messages"])
             return str(caught.value)
 
@@ -392,7 +394,7 @@ async def test_without_a_hash_key_encrypted_values_are_whole(conninfo: str) -> N
 
 async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -> None:
     values = {"messages": SECRETS, "broken": [*["\ud800 ?" * 500] * 20, SECRET], "small": SECRET}
-    async with encrypted(conninfo, hash_key=KEY) as saver, encrypted(conninfo, hash_key=KEY) as cold:
+    async with encrypted(conninfo, segment_key=KEY) as saver, encrypted(conninfo, segment_key=KEY) as cold:
         stored = await put(saver, config_for("t"), values)
         for reader in (saver, cold):
             assert await get_values(reader, stored) == values
@@ -402,19 +404,19 @@ async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -
         assert before > 10
         assert await get_values(cold, await put(saver, stored, grown)) == grown
         assert len(hashes(conninfo)) - before <= 2
-    async with encrypted(conninfo, hash_key=KEY[::-1]) as other:
+    async with encrypted(conninfo, segment_key=KEY[::-1]) as other:
         await put(other, config_for("other"), values)
-        with pytest.raises(CheckpointCorrupted, match="not those of its hash"):
+        with pytest.raises(CheckpointCorruptedError, match="not those of its hash"):
             await get_values(other, stored)
     async with DurableSaver.from_conn_string(conninfo) as plain:
         await put(plain, config_for("plain"), values)
-        with pytest.raises(CheckpointCorrupted, match="another serializer or key"):
+        with pytest.raises(CheckpointCorruptedError, match="another serializer or key"):
             await get_values(plain, stored)
     async with encrypted(conninfo) as keyless:
         assert await get_values(keyless, config_for("plain")) == values
-        with pytest.raises(CheckpointCorrupted, match="hash_key"):
+        with pytest.raises(CheckpointCorruptedError, match="segment_key"):
             await get_values(keyless, stored)
-    async with encrypted(conninfo, hash_key=KEY) as saver:
+    async with encrypted(conninfo, segment_key=KEY) as saver:
         assert await get_values(saver, config_for("plain")) == values
     tails = [{hash_[1:] for hash_ in hashes(conninfo, thread)} for thread in ("t", "other", "plain")]
     assert not tails[0] & tails[1]
@@ -433,7 +435,7 @@ async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -
 async def test_a_saver_with_a_hash_key_reads_what_was_stored_without(conninfo: str) -> None:
     async with DurableSaver.from_conn_string(conninfo) as before:
         stored = await put(before, config_for("t"), {"messages": LONG})
-    async with DurableSaver.from_conn_string(conninfo, hash_key=KEY) as after:
+    async with DurableSaver.from_conn_string(conninfo, segment_key=KEY) as after:
         assert await get_values(after, stored) == {"messages": LONG}
         await put(after, stored, {"messages": LONG})
     assert {hash_[0] for hash_ in hashes(conninfo)} == {0, 1, 2, 3}
@@ -441,8 +443,8 @@ async def test_a_saver_with_a_hash_key_reads_what_was_stored_without(conninfo: s
 
 @pytest.mark.parametrize("key", ["k" * 32, b"short", b"k" * 65, 7])
 def test_a_key_that_is_none(conninfo: str, key: Any) -> None:
-    with pytest.raises(InvalidConfig, match="hash_key") as caught:
-        DurableSaver.from_conn_string(conninfo, hash_key=key)
+    with pytest.raises(InvalidConfigError, match="segment_key") as caught:
+        DurableSaver.from_conn_string(conninfo, segment_key=key)
     assert str(key) not in str(caught.value) or key == 7
 
 

@@ -10,20 +10,19 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable import (
-    _effect_statements,
-    _get_statements,
-    _put_statements,
-    _reading_statements,
-    _retention_statements,
-    _statements,
-    _storage_statements,
-)
-from langgraph_durable._columns import SentRow, add_values, gather, writes_row
-from langgraph_durable._config import CheckpointRef
-from langgraph_durable._rows import WriteRow
-from langgraph_durable._segments import EncodedValue
-from langgraph_durable._statements import RowsStatement, Statement, render
+from langgraph_durable._checkpoints import get_statements as _get_statements
+from langgraph_durable._checkpoints import put_statements as _put_statements
+from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.rows import WriteRow
+from langgraph_durable._checkpoints.sent_rows import add_values, writes_row
+from langgraph_durable._inspect import statements as _reading_statements
+from langgraph_durable._postgres import statement as _statements
+from langgraph_durable._postgres.batch import SentRow, gather
+from langgraph_durable._postgres.statement import RowsStatement, Statement, render
+from langgraph_durable._retention import statements as _retention_statements
+from langgraph_durable._retention import stats_statements as _storage_statements
+from langgraph_durable._segments.values import EncodedValue
+from langgraph_durable.effects import _statements as _effect_statements
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
@@ -185,7 +184,7 @@ def _listing(thread_id: str, number: int) -> dict[str, Any]:
         "cursor_thread": thread_id,
         "cursor_ns": "",
         "filter": '{"source": "loop"}',
-        "filter_keys": ["source"],
+        "indexed_metadata": ["source"],
         "size": 64,
     }
 

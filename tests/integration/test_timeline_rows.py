@@ -57,7 +57,7 @@ def test_what_a_subgraph_wrote_stands_before_what_came_of_it(saver: DurableSaver
 def test_namespaces_that_share_a_place_are_both_told(
     saver: DurableSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_durable._timeline._STEPS", 1)
+    monkeypatch.setattr("langgraph_durable._inspect.trail._STEPS", 1)
     ids = [put(saver), put(saver, ns="a:1"), put(saver, ns="b:2")]
     with saver._db.open_session() as (_, connection):
         connection.execute(

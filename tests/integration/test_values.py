@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
-from langgraph_durable import DurableSaver, UnserializableValue
+from langgraph_durable import DurableSaver, UnserializableValueError
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver
 
@@ -249,12 +249,12 @@ class Opaque:
 
 async def test_an_unserializable_value_names_its_channel_and_stores_nothing(driven: Saver) -> None:
     config = config_for()
-    with pytest.raises(UnserializableValue, match=r"'bad'.*Opaque"):
+    with pytest.raises(UnserializableValueError, match=r"'bad'.*Opaque"):
         await put(driven, config, {"good": [1], "bad": Opaque()})
     assert await driven.aget_tuple(config) is None
 
     stored = await put(driven, config, {"good": [1]})
-    with pytest.raises(UnserializableValue, match="'bad'"):
+    with pytest.raises(UnserializableValueError, match="'bad'"):
         await driven.aput_writes(stored, [("good", 1), ("bad", Opaque())], "task")
     found = await driven.aget_tuple(stored)
     assert found is not None
@@ -263,7 +263,7 @@ async def test_an_unserializable_value_names_its_channel_and_stores_nothing(driv
 
 async def test_unserializable_metadata(driven: Saver) -> None:
     checkpoint = checkpoint_with()
-    with pytest.raises(UnserializableValue, match="metadata"):
+    with pytest.raises(UnserializableValueError, match="metadata"):
         await driven.aput(config_for(), checkpoint, {"x": Opaque()}, {})  # type: ignore[typeddict-unknown-key]
 
 
@@ -305,7 +305,7 @@ async def test_with_encryption_only_keys_and_named_metadata_are_readable(conninf
 
 async def test_filter_keys_choose_what_stays_readable(conninfo: str) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
-    async with DurableSaver.from_conn_string(conninfo, serde=serde, filter_keys=["tenant"]) as saver:
+    async with DurableSaver.from_conn_string(conninfo, serde=serde, indexed_metadata=["tenant"]) as saver:
         metadata: Any = {"source": "loop", "step": 77777, "run_id": "run-1", "tenant": "acme"}
         stored = await put(saver, config_for("t"), metadata=metadata)
         for wanted in ({"tenant": "acme"}, {"step": 77777, "run_id": "run-1"}):

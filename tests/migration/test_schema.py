@@ -16,8 +16,9 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
-from langgraph_durable import DurableSaver, InvalidConfig, SchemaOutOfDate
-from langgraph_durable.schema import DEFAULT_SCHEMA, migrations, schema_sql
+from langgraph_durable import DurableSaver, InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable._postgres.migrate import migrations
+from langgraph_durable.schema import DEFAULT_SCHEMA, schema_sql
 from tests.conftest import Databases
 from tests.samples import OPERATIONS, WRITES, Driver, a_put, config, without_slowness
 
@@ -188,7 +189,7 @@ async def test_verify_only_on_an_empty_database_raises_and_makes_nothing(
     empty_conninfo: str, drive: Driver
 ) -> None:
     async with DurableSaver.from_conn_string(empty_conninfo) as saver:
-        with pytest.raises(SchemaOutOfDate, match=r"saver\.setup\(\)"):
+        with pytest.raises(SchemaOutOfDateError, match=r"saver\.setup\(\)"):
             await drive(saver, "setup", verify_only=True)
     assert tables(empty_conninfo) == []
 
@@ -217,7 +218,7 @@ async def test_a_newer_schema_asks_for_a_newer_package(
 ) -> None:
     make_newer(conninfo)
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        with pytest.raises(SchemaOutOfDate, match="upgrade the package"):
+        with pytest.raises(SchemaOutOfDateError, match="upgrade the package"):
             await drive(saver, "setup", verify_only=verify_only)
 
 
@@ -227,21 +228,21 @@ async def test_another_text_of_a_migration_is_refused(
 ) -> None:
     alter_checksum(conninfo)
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        with pytest.raises(SchemaOutOfDate, match="from another text"):
+        with pytest.raises(SchemaOutOfDateError, match="from another text"):
             await drive(saver, "setup", verify_only=verify_only)
 
 
 async def test_a_migration_that_is_missing_is_named(conninfo: str, drive: Driver) -> None:
     execute(conninfo, "DELETE FROM langgraph_durable.schema_migrations WHERE version = 1")
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        with pytest.raises(SchemaOutOfDate, match=r"lacks migration 1 \(initial\).*saver\.setup\(\)"):
+        with pytest.raises(SchemaOutOfDateError, match=r"lacks migration 1 \(initial\).*saver\.setup\(\)"):
             await drive(saver, "setup", verify_only=True)
 
 
 async def test_operations_without_tables_name_the_remedy(empty_conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(empty_conninfo) as saver:
         for operation, arguments in OPERATIONS.items():
-            with pytest.raises(SchemaOutOfDate, match=r"saver\.setup\(\)"):
+            with pytest.raises(SchemaOutOfDateError, match=r"saver\.setup\(\)"):
                 await drive(saver, operation, *arguments())
             assert tables(empty_conninfo) == [], operation
 
@@ -250,7 +251,7 @@ async def test_operations_on_newer_tables_name_the_remedy(conninfo: str, drive: 
     make_newer(conninfo)
     async with DurableSaver.from_conn_string(conninfo) as saver:
         for operation, arguments in OPERATIONS.items():
-            with pytest.raises(SchemaOutOfDate, match="upgrade the package"):
+            with pytest.raises(SchemaOutOfDateError, match="upgrade the package"):
                 await drive(saver, operation, *arguments())
             assert stored_rows(conninfo) == 0, operation
 
@@ -260,7 +261,7 @@ async def test_operations_after_the_tables_went_name_the_remedy(conninfo: str, d
         for operation, arguments in OPERATIONS.items():
             await drive(saver, operation, *arguments())
             execute(conninfo, "DROP SCHEMA langgraph_durable CASCADE")
-            with pytest.raises(SchemaOutOfDate, match=r"saver\.setup\(\)"):
+            with pytest.raises(SchemaOutOfDateError, match=r"saver\.setup\(\)"):
                 await drive(saver, operation, *arguments())
             await drive(saver, "setup")
             await drive(saver, operation, *arguments())
@@ -268,7 +269,7 @@ async def test_operations_after_the_tables_went_name_the_remedy(conninfo: str, d
 
 async def test_a_saver_goes_on_once_the_tables_are_there(empty_conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(empty_conninfo) as saver:
-        with pytest.raises(SchemaOutOfDate):
+        with pytest.raises(SchemaOutOfDateError):
             await drive(saver, "get_tuple", config())
         await drive(saver, "setup")
         stored = await drive(saver, "put", *a_put())
@@ -281,7 +282,7 @@ async def test_a_server_too_old_is_refused(
     monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", 130012)
     async with DurableSaver.from_conn_string(conninfo) as saver:
         for name, args in [("setup", ()), ("put", a_put())]:
-            with pytest.raises(InvalidConfig, match="Postgres 13: langgraph_durable needs 14"):
+            with pytest.raises(InvalidConfigError, match="Postgres 13: langgraph_durable needs 14"):
                 await drive(saver, name, *args)
 
 
@@ -383,7 +384,7 @@ async def test_a_role_that_may_only_read_reads(conninfo: str, role: str, drive: 
 async def test_any_name_of_a_schema(empty_conninfo: str, drive: Driver) -> None:
     for number, schema in enumerate(NAMES, 1):
         async with DurableSaver.from_conn_string(empty_conninfo, schema=schema) as saver:
-            with pytest.raises(SchemaOutOfDate):
+            with pytest.raises(SchemaOutOfDateError):
                 await drive(saver, "setup", verify_only=True)
             await drive(saver, "setup")
             await drive(saver, "setup")
@@ -401,7 +402,7 @@ async def test_two_schemas_in_one_database_are_independent(conninfo: str, drive:
         DurableSaver.from_conn_string(conninfo) as one,
         DurableSaver.from_conn_string(conninfo, schema="Another") as other,
     ):
-        with pytest.raises(SchemaOutOfDate, match="'Another'"):
+        with pytest.raises(SchemaOutOfDateError, match="'Another'"):
             await drive(other, "get_tuple", config())
         await drive(other, "setup")
         in_one = await drive(one, "put", *a_put())
@@ -418,7 +419,7 @@ async def test_the_official_savers_tables_do_not_interfere(empty_conninfo: str, 
         official.setup()
         official.put(*arguments)
         async with DurableSaver.from_conn_string(empty_conninfo) as saver:
-            with pytest.raises(SchemaOutOfDate):
+            with pytest.raises(SchemaOutOfDateError):
                 await drive(saver, "get_tuple", config())
             await drive(saver, "setup")
             assert await drive(saver, "list", None) == []

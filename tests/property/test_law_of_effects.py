@@ -23,13 +23,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from langgraph_durable import DurableSaver, _effect_statements
-from langgraph_durable import _effects_ops as ops
-from langgraph_durable._database import BlockingDatabase, run_now
-from langgraph_durable._effect_records import TRANSITIONS, State
-from langgraph_durable._effect_statements import MINE
-from langgraph_durable._effects_ops import Call, EffectRow, Outcome
-from langgraph_durable._statements import Statement
+from langgraph_durable import DurableSaver
+from langgraph_durable._postgres.database import run_sync
+from langgraph_durable._postgres.drivers import BlockingDatabase
+from langgraph_durable._postgres.statement import Statement
+from langgraph_durable.effects import _statements as _effect_statements
+from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._statements import CLAIMED
+from langgraph_durable.effects._store import Call, EffectRow, Outcome
+from langgraph_durable.effects.records import TRANSITIONS, State
 from tests.conftest import Databases
 
 EXAMPLES = int(os.environ.get("DURABLE_EFFECT_EXAMPLES", "100"))
@@ -74,11 +76,13 @@ class Effects(RuleBasedStateMachine):
     def claim(self, worker: str, state: State) -> None:
         before = self.look()
         ended = self.lease_ended()
-        kind, row = run_now(
-            ops.claim_effect(self.db, self.call, self.id_for_claim(), state, worker, LEASE, heed_twins=False)
+        kind, row = run_sync(
+            ops.claim_effect(
+                self.db, self.call, self.id_for_claim(), state, worker, LEASE, check_duplicates=False
+            )
         )
         self.effect_id = row.effect_id
-        if kind != MINE:
+        if kind != CLAIMED:
             assert before is not None
             assert before.state not in ("failed", "suspended")
             assert not (before.state == "claimed" and ended)
@@ -127,7 +131,7 @@ class Effects(RuleBasedStateMachine):
         row = self.held[worker][-1 - which % len(self.held[worker])]
         before = self.look()
         assert before is not None
-        moved = run_now(
+        moved = run_sync(
             ops.move_effect(
                 self.db,
                 self.effect_id,
@@ -144,14 +148,14 @@ class Effects(RuleBasedStateMachine):
             assert moved.state == outcome.state
             assert moved.fence == row.fence
         else:
-            run_now(ops.record_refusal(self.db, self.effect_id, row.fence, worker, "refused"))
+            run_sync(ops.record_refusal(self.db, self.effect_id, row.fence, worker, "refused"))
 
     @precondition(lambda self: self.claims())
     @rule(worker=workers)
     def renew(self, worker: str) -> None:
         if self.held[worker]:
             row = self.held[worker][-1]
-            run_now(ops.renew_leases(self.db, [(row.effect_id, row.fence, LEASE)]))
+            run_sync(ops.renew_leases(self.db, [(row.effect_id, row.fence, LEASE)]))
 
     # --- time, and whoever decides ---
 
@@ -169,7 +173,7 @@ class Effects(RuleBasedStateMachine):
         before, ended = self.look(), self.lease_ended()
         assert before is not None
         outcome = Outcome("unknown", error="no sign of life")
-        moved = run_now(
+        moved = run_sync(
             ops.move_effect(self.db, self.effect_id, outcome, origins=["issued"], actor=worker, expired=True)
         )
         assert (moved is not None) == (before.state == "issued" and ended)
@@ -183,7 +187,7 @@ class Effects(RuleBasedStateMachine):
     def decide(self, state: State, source: str, stale: bool) -> None:
         before = self.look()
         assert before is not None
-        moved = run_now(
+        moved = run_sync(
             ops.move_effect(
                 self.db,
                 self.effect_id,
@@ -201,7 +205,7 @@ class Effects(RuleBasedStateMachine):
     def take_over_as_idempotent(self, worker: str) -> None:
         before = self.look()
         assert before is not None
-        moved = run_now(
+        moved = run_sync(
             ops.move_effect(
                 self.db,
                 self.effect_id,

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, _pruning
-from langgraph_durable import _retention_statements as sql
-from langgraph_durable._segments import hashes_in, is_index
-from langgraph_durable._statements import Statement
+from langgraph_durable import CheckpointCorruptedError, DurableSaver
+from langgraph_durable._postgres.statement import Statement
+from langgraph_durable._retention import plan as _pruning
+from langgraph_durable._retention import statements as sql
+from langgraph_durable._segments.values import hashes_in, is_index
 from tests.conftest import Databases
 from tests.property.test_segments import make_tiny
 from tests.property.threads import (
@@ -442,5 +443,5 @@ def assert_caught(world: World) -> None:
     def law(scenario: Any) -> None:
         obey(world, *scenario)
 
-    with pytest.raises((AssertionError, CheckpointCorrupted)):
+    with pytest.raises((AssertionError, CheckpointCorruptedError)):
         law()

@@ -32,8 +32,9 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.types import Send
 from pydantic import BaseModel
 
-from langgraph_durable import DurableSaver, _message_copies
-from langgraph_durable._message_copies import copying_messages
+from langgraph_durable import DurableSaver
+from langgraph_durable._checkpoints import message_cache as _message_copies
+from langgraph_durable._checkpoints.message_cache import copying_messages
 from tests.checkpoints import checkpoint_with, config_for
 from tests.conftest import Databases
 
@@ -342,14 +343,14 @@ def conninfo(databases: Databases, template: str) -> str:
     return databases.conninfo(databases.create(template))
 
 
-@pytest.mark.parametrize("hash_key", [None, b"k" * 32])
+@pytest.mark.parametrize("segment_key", [None, b"k" * 32])
 @pytest.mark.parametrize("serde", [SERDE, EncryptedSerializer(Reversing()), OwnSerializer()])
 def test_what_a_listing_yields_is_independent(
-    conninfo: str, serde: SerializerProtocol, hash_key: bytes | None
+    conninfo: str, serde: SerializerProtocol, segment_key: bytes | None
 ) -> None:
     thread_id = str(uuid4())
     talk: list[Any] = []
-    with DurableSaver.from_conn_string(conninfo, serde=serde, hash_key=hash_key) as saver:
+    with DurableSaver.from_conn_string(conninfo, serde=serde, segment_key=segment_key) as saver:
         config: Any = config_for(thread_id)
         for step in range(70):  # more than a page
             talk = [*talk, TALK[step % 4].model_copy(update={"id": str(step), "name": "n" * 300})]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.types import TASKS
 
-from langgraph_durable._pruning import Key, Node, Plan, newest_survive, plan_removal
+from langgraph_durable._retention.plan import Key, Node, Plan, newest_survive, plan_removal
 
 EXAMPLES = 4 * int(os.environ.get("DURABLE_EXAMPLES", "500"))
 CHANNELS = ("a", "b", "c")

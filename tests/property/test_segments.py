@@ -16,7 +16,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable import DurableSaver, _segments
+from langgraph_durable import DurableSaver
+from langgraph_durable._segments import values as _segments
 from tests.checkpoints import checkpoint_with, config_for
 from tests.conftest import Databases
 
@@ -195,7 +196,7 @@ def savers(conninfo: str) -> Iterator[list[DurableSaver]]:
         DurableSaver.from_conn_string(conninfo, serde=SERDE) as warm,
         DurableSaver.from_conn_string(conninfo, serde=SERDE, segment_cache_bytes=0) as cold,
         DurableSaver.from_conn_string(conninfo, serde=SERDE, segment_cache_bytes=20_000) as small,
-        DurableSaver.from_conn_string(conninfo, serde=SERDE, hash_key=b"k" * 32) as keyed,
+        DurableSaver.from_conn_string(conninfo, serde=SERDE, segment_key=b"k" * 32) as keyed,
     ):
         yield [warm, cold, small, keyed]
 
@@ -312,6 +313,6 @@ def test_sizes_far_apart(savers: list[DurableSaver], conninfo: str) -> None:
 def test_the_law_catches_a_tail_that_is_lost(
     savers: list[DurableSaver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_durable._codec.join", lambda value, _: b"".join(value.parts))
+    monkeypatch.setattr("langgraph_durable._checkpoints.codec.join", lambda value, _: b"".join(value.parts))
     with pytest.raises(Exception, match=r"cannot read|assert"):
         test_sizes_far_apart(savers, "")

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_durable._collector import collector_paused
+from langgraph_durable._checkpoints.gc_pause import gc_paused
 
 FORK = """
 import gc, os, threading
-from langgraph_durable._collector import collector_paused
+from langgraph_durable._checkpoints.gc_pause import gc_paused
 
 inside, leave = threading.Event(), threading.Event()
 
 def work():
-    with collector_paused():
+    with gc_paused():
         inside.set()
         leave.wait()
 
@@ -50,7 +50,7 @@ def test_it_runs_in_a_child_forked_amid() -> None:
 
 
 def test_it_runs_after_an_error() -> None:
-    with pytest.raises(KeyboardInterrupt), collector_paused():
+    with pytest.raises(KeyboardInterrupt), gc_paused():
         assert not gc.isenabled()
         raise KeyboardInterrupt
     assert gc.isenabled()
@@ -59,7 +59,7 @@ def test_it_runs_after_an_error() -> None:
 def test_it_stays_off_if_it_was() -> None:
     gc.disable()
     try:
-        with collector_paused():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:
@@ -69,7 +69,7 @@ def test_it_stays_off_if_it_was() -> None:
 def test_threads_that_pause_it_at_once() -> None:
     def pause() -> None:
         for _ in range(2000):
-            with collector_paused():
+            with gc_paused():
                 pass
 
     threads = [threading.Thread(target=pause) for _ in range(8)]

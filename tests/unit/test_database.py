@@ -14,8 +14,9 @@ from psycopg_pool import PoolTimeout
 
 import langgraph_durable
 from langgraph_durable import errors
-from langgraph_durable._database import AsyncDatabase, OperationSuspended, run_now
-from langgraph_durable._faults import is_transient
+from langgraph_durable._postgres.database import OperationSuspended, run_sync
+from langgraph_durable._postgres.drivers import AsyncDatabase
+from langgraph_durable._postgres.faults import is_transient
 
 
 async def add_one(number: int) -> int:
@@ -26,7 +27,7 @@ def test_run_now_finishes_an_operation_that_never_waits() -> None:
     async def operation() -> int:
         return await add_one(await add_one(1))
 
-    assert run_now(operation()) == 3
+    assert run_sync(operation()) == 3
 
 
 def test_run_now_passes_exceptions_with_the_operations_line() -> None:
@@ -34,7 +35,7 @@ def test_run_now_passes_exceptions_with_the_operations_line() -> None:
         raise KeyError("here")
 
     with pytest.raises(KeyError) as caught:
-        run_now(operation())
+        run_sync(operation())
     assert caught.traceback[-1].name == "operation"
 
 
@@ -48,7 +49,7 @@ def test_run_now_refuses_an_operation_that_waits_for_something_else() -> None:
             cleaned.append(True)
 
     with pytest.raises(OperationSuspended):
-        run_now(operation())
+        run_sync(operation())
     assert cleaned == [True]
 
 

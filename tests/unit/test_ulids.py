@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base.id import UUID, uuid6
 from ulid import ULID
 
-from langgraph_durable._ulids import derive_ulid, parse_ulid, show_ulid
+from langgraph_durable._checkpoints.ulids import derive_ulid, format_ulid, parse_ulid
 
 TICKS_1582_TO_1970 = 0x01B21DD213814000
 
@@ -36,7 +36,7 @@ def test_a_ulid_tells_the_ids_millisecond(one: UUID) -> None:
     assert ulid is not None
     assert ulid.int >> 80 == (one.time - TICKS_1582_TO_1970) // 10_000
     assert ulid.int & 0b1111 == 0  # so that a successor is no other id's place
-    assert parse_ulid(show_ulid(ulid)) == ulid
+    assert parse_ulid(format_ulid(ulid)) == ulid
 
 
 def test_ids_of_the_runtime_grow() -> None:
@@ -52,7 +52,7 @@ def test_a_ulid_is_its_own_place(number: int) -> None:
     place = derive_ulid(text)
     assert place is not None
     assert place.int == number
-    assert show_ulid(place) == text
+    assert format_ulid(place) == text
 
 
 def test_uuid7_keep_their_bits() -> None:

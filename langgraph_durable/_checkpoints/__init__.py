@@ -1,0 +1,1 @@
+"""Checkpoints and pending writes: how they are encoded, stored, read and listed."""

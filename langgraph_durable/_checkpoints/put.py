@@ -1,0 +1,94 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langgraph_durable._checkpoints.put_statements import (
+    GET_INSIDE,
+    PUT_CHECKPOINTS,
+    PUT_WRITES_FIRST_WINS,
+    PUT_WRITES_LAST_WINS,
+)
+from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.rows import (
+    CheckpointRow,
+    WriteRow,
+)
+from langgraph_durable._checkpoints.sent_rows import checkpoint_row, writes_row
+from langgraph_durable._postgres.database import Database
+from langgraph_durable._segments.cache import SegmentCache
+from langgraph_durable.errors import (
+    DurableError,
+    ParentPrunedError,
+    ThreadDeletedError,
+)
+
+
+async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
+    """Store a checkpoint and the values it sends; of these only the segments that are not known to be stored.
+
+    Values and segments that it names without sending them must be stored already. If some are not (they were pruned,
+    or never put), nothing is stored, and the put repeats with them. So it does with the small values that the parent
+    alone has, of channels that this graph does not know.
+
+    Raises:
+        ThreadDeletedError: The thread was deleted while the run that puts this was going.
+        ParentPrunedError: Its parent was pruned while the run that puts this was going, and is needed.
+
+    Round trips: 1; 2 if values were missing; 1 more if segments were, and 1 if those are named by indexes that were;
+    2 more if some values are inside the parent. Transaction: its own, or a group's.
+    """
+    known = cache.known(row.thread_id)
+    while True:
+        sent = checkpoint_row(row, known)
+        [(_, verdict, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent, locks=True)
+        if verdict == "fine":
+            for value in row.values.values():
+                cache.add(value.leaves)
+                cache.note(row.thread_id, value.segments)
+            return
+        if verdict == "values missing":
+            row.send_too(missing)
+        elif verdict == "segments missing":
+            cache.forget(row.thread_id)
+            known.difference_update(lacking)
+        elif verdict == "values in parent":
+            key = {"thread": row.thread_id, "ns": row.checkpoint_ns, "id": row.parent_checkpoint_id}
+            inside = await db.fetch(GET_INSIDE, key)
+            row.send_kept((inside[0][0], inside[0][1]) if inside and inside[0][0] else None, missing)
+        else:
+            raise _refusal(verdict, row)
+
+
+def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
+    what = f"its checkpoint {row.checkpoint_id!r} was not stored"
+    if verdict == "thread deleted":
+        return ThreadDeletedError(
+            f"thread {row.thread_id!r} was deleted while a run of it was going; {what}. Start the thread afresh "
+            "with an input"
+        )
+    return ParentPrunedError(
+        f"thread {row.thread_id!r} was pruned while a run was going from its checkpoint "
+        f"{row.parent_checkpoint_id!r}, which delta channels would be replayed from; {what}. Run again from a "
+        "checkpoint that is left"
+    )
+
+
+async def put_writes(
+    db: Database,
+    ref: CheckpointRef,
+    checkpoint_id: str,
+    writes: Sequence[WriteRow],
+    task_id: str,
+    task_path: str,
+    *,
+    last_wins: bool,
+) -> None:
+    """Store the writes of a task, which may come before the checkpoint they hang on.
+
+    Round trips: 1. Transaction: its own, or a group's.
+    """
+    statement = PUT_WRITES_LAST_WINS if last_wins else PUT_WRITES_FIRST_WINS
+    sent = writes_row(ref, checkpoint_id, writes, task_id, task_path)
+    await db.write(ref.thread_id, statement, sent, locks=False)

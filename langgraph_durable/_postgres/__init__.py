@@ -1,0 +1,1 @@
+"""SQL statements, connections, transactions, retries and group commit: nothing of checkpoints."""

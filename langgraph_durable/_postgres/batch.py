@@ -1,0 +1,63 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import orjson
+
+from langgraph_durable._postgres.arrays import _array, number_array
+
+Column = Any
+"""A text, a number, None, or a sequence of texts and None, or of numbers and None."""
+
+
+@dataclass(slots=True)
+class SentRow:
+    """A row ready to be sent, alone or beside others."""
+
+    columns: dict[str, Column] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    """Its bytes, one after the other; columns tell where which are."""
+    size: int = 0
+    """How many these are."""
+    packed: bytes = b""
+    """The columns as JSON, once they are packed."""
+
+    def add_bytes(self, part: bytes) -> int:
+        """Add bytes, and return where they begin."""
+        at = self.size
+        self.parts.append(part)
+        self.size += len(part)
+        return at
+
+    def add_parts(self, name: str, parts: Sequence[bytes | None]) -> None:
+        """Add several, and the two columns `<name>_ats` and `<name>_sizes`."""
+        self.columns[f"{name}_ats"] = [p if p is None else self.add_bytes(p) for p in parts]
+        self.columns[f"{name}_sizes"] = [p if p is None else len(p) for p in parts]
+
+    def pack(self) -> None:
+        """Write the columns, for a row that has to wait: so many lists in many rows cost the collector of garbage."""
+        self.packed, self.columns = orjson.dumps(self.columns), {}
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters that send it alone."""
+        columns: dict[str, Column] = orjson.loads(self.packed) if self.packed else self.columns
+        params: dict[str, Any] = {
+            name: value if value is None or isinstance(value, str) else _array(value)
+            for name, value in columns.items()
+        }
+        params["bytes"] = b"".join(self.parts)
+        return params
+
+
+def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
+    """Return the parameters that send several rows, which have the same columns."""
+    return {
+        "rows": f"[{','.join([(row.packed or orjson.dumps(row.columns)).decode() for row in rows])}]",
+        "base": number_array([*accumulate([0, *(row.size for row in rows[:-1])])]),
+        "bytes": b"".join([part for row in rows for part in row.parts]),
+    }

@@ -1,0 +1,1 @@
+"""Pruning, deleting, copying and compacting threads, and what they take on disk."""

@@ -1,0 +1,62 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from langgraph_durable.errors import EffectError
+
+# --- keys and hashes ---
+
+
+def canonical(value: Any) -> str:
+    """Return a value as JSON with one form: keys sorted, no spaces; whatever JSON has not, as pydantic puts it.
+
+    Raises:
+        EffectError: It cannot be put so.
+    """
+    try:
+        plain = to_jsonable_python(
+            _in_order(value), serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
+        )
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    except Exception as exc:
+        raise EffectError(
+            f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
+            "give the effect a key= of its own"
+        ) from exc
+
+
+def _in_order(value: Any) -> Any:
+    """Return a value with its sets as sorted lists: the order of a set changes with the process."""
+    if isinstance(value, (set, frozenset)):
+        return sorted((_in_order(v) for v in value), key=canonical)
+    if isinstance(value, dict):
+        return {k: _in_order(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(v) for v in value]
+    if isinstance(value, BaseModel):
+        dumped = value.model_dump(by_alias=True)
+        ordered = _in_order(dumped)
+        return value if ordered == dumped else ordered
+    return value
+
+
+def digest(*parts: Any) -> bytes:
+    """Return the sha256 of some parts, which no other parts have."""
+    return hashlib.sha256(canonical(list(parts)).encode()).digest()
+
+
+def named_key(tool: str, key: str) -> bytes:
+    """Return the key of an effect that its caller names."""
+    return digest("key", tool, key)
+
+
+def idempotency_key_of(seed: bytes, generation: int) -> str:
+    """Return what the vendor gets as idempotency key: 32 hex digits."""
+    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]

@@ -1,0 +1,84 @@
+"""Effects and their history, as the log shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+State: TypeAlias = Literal["claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned"]
+Source: TypeAlias = Literal["executed", "verified", "human"]
+
+TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
+    {
+        "claimed": frozenset({"claimed", "issued", "completed", "failed", "suspended"}),
+        "issued": frozenset({"completed", "failed", "suspended", "unknown"}),
+        "suspended": frozenset({"claimed", "issued"}),
+        "completed": frozenset(),
+        "failed": frozenset({"claimed", "issued"}),
+        "unknown": frozenset({"completed", "failed", "issued", "abandoned"}),
+        "abandoned": frozenset(),
+    }
+)
+"""State -> those that an effect may go to from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRecord:
+    """An effect as the log has it. Times are the server's."""
+
+    effect_id: str
+    """Its ULID."""
+    tool: str
+    args: Any
+    """The arguments; None if they could not be stored, cannot be read with this serializer, or expired."""
+    state: State
+    scope: str
+    """What makes two calls one effect: the policy's scope, or "key"."""
+    thread_id: str | None
+    checkpoint_ns: str | None
+    checkpoint_id: str | None
+    task_id: str | None
+    run_id: str | None
+    message_id: str | None
+    tool_call_id: str | None
+    attempts: int
+    generation: int
+    """How many keys the vendor got before `idempotency_key`."""
+    fence: int
+    """Rises with each change of owner: only the last owner can report how it ended."""
+    owner: str | None
+    """Host, process id and a random part of the process that attempted it last; or who decided."""
+    first_attempt_at: datetime
+    attempted_at: datetime
+    """Of the last attempt."""
+    ended_at: datetime | None
+    """Of what is completed, failed or abandoned."""
+    source: Source | None
+    """How the outcome is known."""
+    error: str | None
+    """Why it failed or is unknown, or why its result could not be stored."""
+    result_lost: bool
+    """Whether it took place and its result could not be stored."""
+    idempotency_key: str
+    """The idempotency key for the vendor: the same for every attempt until one definitely failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectEvent:
+    """One step in the life of an effect."""
+
+    effect_id: str
+    at: datetime
+    """By the server's clock."""
+    from_state: State | None
+    """None of the first."""
+    to_state: State
+    """The same as `from_state` where a late owner's report was refused."""
+    fence: int
+    attempt: int
+    actor: str | None
+    """The process or person that moved it."""
+    reason: str | None
