@@ -8,7 +8,7 @@ from typing import Any
 from psycopg.rows import tuple_row
 
 from benchmarks.harness import Figure, both_savers, compare, mean_ms
-from langgraph_durable import DurableSaver, EffectLog, effect
+from langgraph_durable import DurableSaver, effect
 
 TIMES = 200
 
@@ -22,7 +22,7 @@ async def run(server: str) -> list[Figure]:
     """Measure, and print a line a figure."""
     async with both_savers(server) as (ours, _):
         numbers = count()
-        log = EffectLog.from_saver(ours)
+        log = ours.effects
 
         @effect(key=lambda number: f"pay {number}", log=log)
         async def pay(number: int) -> dict[str, Any]:
@@ -66,9 +66,10 @@ async def run(server: str) -> list[Figure]:
 
 async def execute(saver: DurableSaver, statement: str, *params: Any) -> list[Any]:
     """Run a statement on the pool that the effects use too."""
-    assert saver._asynchronous is not None
+    connections = saver.durable_context.async_connections
+    assert connections is not None
     async with (
-        saver._asynchronous.checkout() as connection,
+        connections.checkout() as connection,
         connection.cursor(row_factory=tuple_row, binary=True) as cursor,
     ):
         await cursor.execute(statement, params)

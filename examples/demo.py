@@ -34,16 +34,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from psycopg.conninfo import make_conninfo
 
-from langgraph_durable import (
-    DurableSaver,
-    EffectLog,
-    EffectRecord,
-    Happened,
-    NotHappened,
-    current_effect,
-    effect,
-    embedded,
-)
+from langgraph_durable import DurableSaver, Happened, NotHappened, current_effect, effect, embedded
+from langgraph_durable.effects import EffectRecord
 
 ROLE = sys.argv[1] if len(sys.argv) > 1 else ""
 THREAD = "invoice-7"
@@ -261,7 +253,7 @@ def tell_story(conninfo: str, vendor: subprocess.Popen[str]) -> None:
     )
     follow(start("ours", conninfo))
     with DurableSaver.from_conn_string(conninfo) as saver:
-        [pending] = EffectLog.from_saver(saver).pending(THREAD)
+        [pending] = saver.effects.pending(THREAD)
     os.environ["DATABASE_URL"] = conninfo
     command_line("interrupts")
     note = "Ann has it"

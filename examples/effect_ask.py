@@ -9,7 +9,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, EffectLog, effect, embedded, pending_interrupts
+from langgraph_durable import DurableSaver, effect, embedded
 
 SENT: list[str] = []
 LOST = [ConnectionResetError("the connection broke")]
@@ -52,13 +52,13 @@ def main() -> None:
             print("the run failed:", exc)
 
         graph.invoke(None, config)  # does not send again: it asks
-        [waiting] = pending_interrupts(saver, thread_id="effect-ask")
+        [waiting] = saver.pending_interrupts(thread_id="effect-ask")
         print(f"a human is asked: {waiting.question['question']} {waiting.question['args']}")
         decision = {"effect": waiting.effect_id, "decision": "happened", "result": "sent, says the outbox"}
         result = graph.invoke(Command(resume={waiting.interrupt_id: decision}), config)
         print("the graph went on with:", result["result"])
         print("mails that were sent:", len(SENT))
-        for event in EffectLog.from_saver(saver).history(waiting.effect_id or ""):
+        for event in saver.effects.history(waiting.effect_id or ""):
             print(f"   {event.from_state or 'nothing'} -> {event.to_state}, by {event.actor}")
 
 

@@ -10,16 +10,8 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_durable import (
-    DurableSaver,
-    EffectLog,
-    EffectRecord,
-    Happened,
-    NotHappened,
-    current_effect,
-    effect,
-    embedded,
-)
+from langgraph_durable import DurableSaver, Happened, NotHappened, current_effect, effect, embedded
+from langgraph_durable.effects import EffectRecord
 
 VENDOR: dict[str, str] = {}
 """Stands in for a payment service: idempotency key -> receipt."""
@@ -68,8 +60,8 @@ def main() -> None:
             print("the run failed:", exc)
         print("run again, the tool said:", graph.invoke(None, config)["messages"][-1].content)
         print("charges at the vendor:", len(VENDOR))
-        *_, paid = EffectLog.from_saver(saver).list(thread_id="effect-verify", state="completed")
-        for event in EffectLog.from_saver(saver).history(paid.effect_id):
+        *_, paid = saver.effects.list(thread_id="effect-verify", state="completed")
+        for event in saver.effects.history(paid.effect_id):
             print(f"   {event.from_state or 'nothing'} -> {event.to_state}")
 
 

@@ -10,7 +10,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from langgraph_durable import CheckpointCorruptedError, DurableSaver, embedded
+from langgraph_durable import DurableSaver, embedded
+from langgraph_durable.errors import CheckpointCorruptedError
 
 SECRET = "the code is 4711"  # noqa: S105 (an example's)
 

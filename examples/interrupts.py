@@ -9,7 +9,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, embedded, pending_interrupts
+from langgraph_durable import DurableSaver, embedded
 
 
 class Expense(TypedDict, total=False):
@@ -42,7 +42,7 @@ def main() -> None:
             saver.delete_thread(f"expense-{what}")
             graph.invoke({"what": what, "euros": euros}, config(f"expense-{what}"))
 
-        for waiting in list(pending_interrupts(saver)):
+        for waiting in list(saver.pending_interrupts()):
             if not waiting.thread_id.startswith("expense-"):
                 continue  # on a server of yours there may be others
             seconds = waiting.age.total_seconds()
@@ -50,7 +50,7 @@ def main() -> None:
             answer = waiting.thread_id == "expense-train"
             graph.invoke(Command(resume={waiting.interrupt_id: answer}), config(waiting.thread_id))
             print("  answered:", graph.get_state(config(waiting.thread_id)).values["approved"])
-        print(f"still waiting: {len(list(pending_interrupts(saver, thread_id='expense-yacht')))}")
+        print(f"still waiting: {len(list(saver.pending_interrupts(thread_id='expense-yacht')))}")
         print("what happened: " + ", ".join(e.phase for e in saver.timeline("expense-train")))
 
 

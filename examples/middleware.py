@@ -14,14 +14,13 @@ from langchain_core.tools import tool
 from langgraph_durable import (
     READ_ONLY,
     DurableSaver,
-    EffectLog,
     EffectMiddleware,
     EffectPolicy,
-    EffectRecord,
     Happened,
     NotHappened,
     embedded,
 )
+from langgraph_durable.effects import EffectRecord
 
 CHARGED: list[str] = []
 LOST = [TimeoutError("the vendor's answer never came")]
@@ -81,7 +80,7 @@ def main() -> None:
         agent: Any = create_agent(
             ScriptedModel(),
             [look_up, charge],
-            middleware=[EffectMiddleware(EffectLog.from_saver(saver), policies)],  # last, after all others
+            middleware=[EffectMiddleware(saver.effects, policies)],  # last, after all others
             checkpointer=saver,
         )
         try:

@@ -37,7 +37,7 @@ def main() -> None:
         print(f"messages that are left: {len(graph.get_state(long).values['messages'])}")
 
         saver.copy_thread("retention", "retention-copy")
-        receipt = saver.erase("retention-copy")
+        receipt = saver.delete_thread("retention-copy")
         print(f"erased {receipt.thread_id}: {receipt.removed.total_rows} rows, receipt {receipt.ulid}")
 
         # Every thread, one small transaction each; dry, since the server may be yours.

@@ -12,7 +12,8 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from langgraph_durable import DurableSaver, InvalidConfigError, embedded
+from langgraph_durable import DurableSaver, embedded
+from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.otel import instrument
 
 

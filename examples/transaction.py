@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, EffectLog, embedded
+from langgraph_durable import DurableSaver, embedded
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "transaction"}}
 
@@ -34,7 +34,7 @@ def main() -> None:
         with psycopg.connect(conninfo) as connection:
             connection.execute("DROP TABLE IF EXISTS example_seats")
             connection.execute("CREATE TABLE example_seats (seat text, who text)")
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
 
         def book(state: Booking) -> dict[str, Any]:
             key = f"flight {flight}, seat {state['seat']}"

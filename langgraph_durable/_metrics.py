@@ -110,7 +110,8 @@ class MetricSources:
 
 
 class _Measured(Protocol):
-    _metrics: Metrics
+    @property
+    def metrics(self) -> Metrics: ...
 
 
 M = TypeVar("M", bound=_Measured)
@@ -118,12 +119,15 @@ Operation = Callable[Concatenate[M, P], Coroutine[Any, Any, T]]
 
 
 def measured(name: str) -> Callable[[Operation[M, P, T]], Operation[M, P, T]]:
-    """Count an operation's calls, and the time until they end, well or not; if asked for, trace them."""
+    """Count an operation's calls and their duration, failures included; trace them if the saver is instrumented.
+
+    The operation's first argument (a Database, or an object that belongs to one saver) has the metrics.
+    """
 
     def measure(operation: Operation[M, P, T]) -> Operation[M, P, T]:
         @wraps(operation)
         async def run(self: M, *args: P.args, **kwargs: P.kwargs) -> T:
-            metrics = self._metrics
+            metrics = self.metrics
             began = time.perf_counter()
             try:
                 if metrics.tracing is None:

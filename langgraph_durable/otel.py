@@ -25,6 +25,7 @@ import psycopg
 from langgraph.errors import GraphBubbleUp
 
 from langgraph_durable import __version__
+from langgraph_durable._context import SaverContext
 from langgraph_durable._metrics import MetricSources
 from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.saver import DurableSaver
@@ -89,27 +90,28 @@ def instrument(
     Raises:
         InvalidConfigError: `saver` is something else.
     """
-    if not isinstance(saver, DurableSaver):
+    context = getattr(saver, "durable_context", None)  # also behind the Agent Server's proxy
+    if not isinstance(context, SaverContext):
         raise InvalidConfigError(f"instrument needs a DurableSaver, got {type(saver).__name__}")
     if meter_provider is metrics.get_meter_provider():
         meter_provider = None
     with _instrumenting:
-        if saver._metrics.tracing is not None:
+        if context.metrics.tracing is not None:
             return
         if meter_provider not in _meters:
             _meters[meter_provider] = _Meters(meter_provider)
         meters = _meters[meter_provider]
-        target = _target(saver)
-        meters.watch(saver._metric_sources, target)
+        target = _target(context)
+        meters.watch(context.metric_sources, target)
         tracer = trace.get_tracer(_NAME, __version__, tracer_provider, _CONVENTIONS)
-        saver._metrics.tracing = partial(_traced, tracer, meters.duration, target)
+        context.metrics.tracing = partial(_traced, tracer, meters.duration, target)
 
 
-def _target(saver: DurableSaver) -> Target:
+def _target(context: SaverContext) -> Target:
     """Tell which database a saver works on, by what is known of it without asking."""
-    connections = saver._blocking or saver._asynchronous
+    connections = context.connections or context.async_connections
     parameters = connections.parameters() if connections is not None else {}
-    names = [parameters.get("dbname"), saver.schema]
+    names = [parameters.get("dbname"), context.schema]
     found: Attributes = {
         "db.system.name": "postgresql",
         "db.namespace": "|".join(str(name) for name in names if name),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,8 +21,13 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from typing_extensions import Self
 
 from langgraph_durable import schema as _schema
-from langgraph_durable._inspect.trail import Timeline
-from langgraph_durable._metrics import Metrics, MetricSources
+from langgraph_durable._checkpoints.history import get_delta_channel_history
+from langgraph_durable._checkpoints.listing import Listing, list_checkpoints
+from langgraph_durable._checkpoints.put import put_checkpoint, put_writes
+from langgraph_durable._checkpoints.read import get_tuple, get_ulid
+from langgraph_durable._checkpoints.versions import next_version
+from langgraph_durable._context import SaverContext, SaverOptions
+from langgraph_durable._inspect.methods import InspectionMethods
 from langgraph_durable._postgres.connections import (
     AsyncConnections,
     AsyncGivenConnection,
@@ -33,15 +36,12 @@ from langgraph_durable._postgres.connections import (
     GivenConnection,
     GivenPool,
 )
-from langgraph_durable._postgres.database import SchemaCheck, run_sync
-from langgraph_durable._postgres.group_waiters import GroupCommitters
-from langgraph_durable._postgres.migrate import check_schema
+from langgraph_durable._postgres.database import run_sync
+from langgraph_durable._postgres.migrate import set_up
 from langgraph_durable._postgres.pools import OwnPools
-from langgraph_durable._retention.policy import require_policy, require_prune_all_policy
-from langgraph_durable._saver_operations import SaverOperations, StoredCheckpoints
-from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES, SegmentCache
+from langgraph_durable._retention.methods import RetentionMethods
+from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
 from langgraph_durable._validation import (
-    require_age,
     require_cache_bytes,
     require_pool_sizes,
     require_prepare_threshold,
@@ -49,12 +49,11 @@ from langgraph_durable._validation import (
     require_seconds,
     require_segment_key,
 )
+from langgraph_durable.effects.log import EffectLog, log_of
 from langgraph_durable.errors import InvalidConfigError
-from langgraph_durable.reports import DeleteReceipt, PruneAllReport, PruneProgress, PruneReport, StorageStats
-from langgraph_durable.timeline import TimelineEntry
 
 
-class DurableSaver(SaverOperations):
+class DurableSaver(RetentionMethods, InspectionMethods):
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
 
     Make one with `from_conn_string`, call `setup()` once for a database, and compile graphs with it:
@@ -110,13 +109,11 @@ class DurableSaver(SaverOperations):
             raise InvalidConfigError(
                 "a saver needs a database: use DurableSaver.from_conn_string(...), or pass pool= and async_pool="
             )
-        self._blocking: BlockingConnections | None = _given(pool) if pool is not None else None
-        self._asynchronous: AsyncConnections | None = (
-            _async_given(async_pool) if async_pool is not None else None
-        )
         self._own: OwnPools | None = None
-        self._configure(
-            schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit
+        self._context = SaverContext(
+            _options(schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit),
+            _given(pool) if pool is not None else None,
+            _async_given(async_pool) if async_pool is not None else None,
         )
 
     @classmethod
@@ -169,40 +166,22 @@ class DurableSaver(SaverOperations):
             timeout=require_seconds(pool_timeout, "pool_timeout"),
             prepare_threshold=require_prepare_threshold(prepare_threshold),
         )
-        self._blocking = self._own.blocking
-        self._asynchronous = self._own.asynchronous
-        self._configure(
-            schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit
+        self._context = SaverContext(
+            _options(schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit),
+            self._own.blocking,
+            self._own.asynchronous,
         )
         return self
 
-    def _configure(
-        self,
-        schema: str,
-        indexed_metadata: Collection[str] | None,
-        retry_timeout: float,
-        segment_cache_bytes: int,
-        segment_key: bytes | None,
-        group_commit: bool,
-    ) -> None:
-        # LangGraph copies savers (with_allowlist): what is set here is shared by reference, and must be.
-        if isinstance(indexed_metadata, str):
-            raise TypeError(
-                f"indexed_metadata must be a collection of keys, not one str: pass [{indexed_metadata!r}]"
-            )
-        self.schema = require_schema(schema)
-        self._indexed_metadata = indexed_metadata
-        self._retry_timeout = require_seconds(retry_timeout, "retry_timeout")
-        self._segments = SegmentCache(require_cache_bytes(segment_cache_bytes))
-        self._segment_key = require_segment_key(segment_key)
-        self._stored = StoredCheckpoints()
-        self._metrics = Metrics()
-        self._committers = GroupCommitters(self._metrics) if group_commit else None
-        self._metric_sources = MetricSources(
-            self._metrics, self._committers, self._segments, (self._blocking, self._asynchronous)
-        )
-        self._shared: dict[str, Any] = {}
-        self._schema_check = SchemaCheck(lambda session: check_schema(session, self.schema))
+    @property
+    def schema(self) -> str:
+        """The database schema of the saver's tables."""
+        return self._context.schema
+
+    @property
+    def effects(self) -> EffectLog:
+        """The effect log beside the saver's checkpoints; the same one for the saver and its clones."""
+        return log_of(self._context, self)
 
     # --- lifetime ---
 
@@ -241,11 +220,11 @@ class DurableSaver(SaverOperations):
         Raises:
             SchemaOutOfDateError: The tables are newer than this package, or, with `verify_only`, not current.
         """
-        run_sync(self._set_up(self._db, verify_only=verify_only))
+        run_sync(set_up(self._db, verify_only=verify_only))
 
     async def asetup(self, *, verify_only: bool = False) -> None:
         """Create or migrate the tables; see `setup`."""
-        await self._set_up(self._adb, verify_only=verify_only)
+        await set_up(self._adb, verify_only=verify_only)
 
     # --- put ---
 
@@ -268,7 +247,11 @@ class DurableSaver(SaverOperations):
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
-        return run_sync(self._put(self._db, config, checkpoint, metadata, new_versions))
+        return run_sync(
+            put_checkpoint(
+                self._db, self._codec, self._context.known, config, checkpoint, metadata, new_versions
+            )
+        )
 
     async def aput(
         self,
@@ -278,7 +261,9 @@ class DurableSaver(SaverOperations):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint; see `put`."""
-        return await self._put(self._adb, config, checkpoint, metadata, new_versions)
+        return await put_checkpoint(
+            self._adb, self._codec, self._context.known, config, checkpoint, metadata, new_versions
+        )
 
     def put_writes(
         self,
@@ -298,7 +283,7 @@ class DurableSaver(SaverOperations):
 
         Round trips: 1.
         """
-        run_sync(self._put_writes(self._db, config, writes, task_id, task_path))
+        run_sync(put_writes(self._db, self.serde, config, writes, task_id, task_path))
 
     async def aput_writes(
         self,
@@ -308,7 +293,7 @@ class DurableSaver(SaverOperations):
         task_path: str = "",
     ) -> None:
         """Store what a task wrote; see `put_writes`."""
-        await self._put_writes(self._adb, config, writes, task_id, task_path)
+        await put_writes(self._adb, self.serde, config, writes, task_id, task_path)
 
     # --- get ---
 
@@ -324,11 +309,11 @@ class DurableSaver(SaverOperations):
 
         Round trips: 1; 1 more to fetch segments that this process neither put nor got.
         """
-        return run_sync(self._get_tuple(self._db, config))
+        return run_sync(get_tuple(self._db, self._codec, self._context.known, config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the latest; see `get_tuple`."""
-        return await self._get_tuple(self._adb, config)
+        return await get_tuple(self._adb, self._codec, self._context.known, config)
 
     def get(self, config: RunnableConfig) -> Checkpoint | None:
         """Return the checkpoint of `get_tuple`, without what belongs to it."""
@@ -346,11 +331,11 @@ class DurableSaver(SaverOperations):
         A ULID tells a checkpoint's place in the order of its thread, and is accepted wherever a
         checkpoint_id is.
         """
-        return run_sync(self._get_ulid(self._db, config))
+        return run_sync(get_ulid(self._db, config))
 
     async def aget_ulid(self, config: RunnableConfig) -> str | None:
         """Return the ULID of the checkpoint that `config` names, or of the latest; see `get_ulid`."""
-        return await self._get_ulid(self._adb, config)
+        return await get_ulid(self._adb, config)
 
     # --- list ---
 
@@ -377,7 +362,7 @@ class DurableSaver(SaverOperations):
             InvalidConfigError: An argument cannot be used.
             CheckpointCorruptedError: A stored row cannot be read; the message says which.
         """
-        return self._listing(config, filter, before, limit).iterate(self._db)
+        return self._list(config, filter, before, limit).iterate(self._db)
 
     def alist(
         self,
@@ -388,226 +373,7 @@ class DurableSaver(SaverOperations):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first; see `list`."""
-        return self._listing(config, filter, before, limit).aiterate(self._adb)
-
-    def timeline(self, thread_id: str) -> Iterator[TimelineEntry]:
-        """Iterate over what happened in a thread, oldest first, fetched in pages; an unknown thread has nothing.
-
-        No connection is held between pages. What is told, and in which order: see `langgraph_durable.timeline`.
-
-        Raises:
-            InvalidConfigError: `thread_id` cannot be used.
-        """
-        return Timeline(self.serde, thread_id, self._metrics).iterate(self._db)
-
-    def atimeline(self, thread_id: str) -> AsyncIterator[TimelineEntry]:
-        """Iterate over what happened in a thread, oldest first; see `timeline`."""
-        return Timeline(self.serde, thread_id, self._metrics).aiterate(self._adb)
-
-    # --- delete ---
-
-    def delete_thread(self, thread_id: str, *, force: bool = False) -> None:
-        """Delete a thread: its checkpoints, values and writes in every namespace. An unknown one is no error.
-
-        A run of the thread that is still going gets ThreadDeletedError at its next save, instead of bringing half
-        of the thread back. A run that starts from an input afterwards starts the thread afresh. Of its effects, that
-        they took place is kept, without arguments, results, errors and notes.
-
-        Args:
-            thread_id: The thread's id.
-            force: Whether also with effects that may have happened and that nobody has decided on.
-
-        Raises:
-            EffectUnresolvedError: There are such effects, and `force` is not given; nothing was deleted.
-        """
-        run_sync(self._erase(self._db, thread_id, force=force))
-
-    async def adelete_thread(self, thread_id: str, *, force: bool = False) -> None:
-        """Delete a thread; see `delete_thread`."""
-        await self._erase(self._adb, thread_id, force=force)
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that runs made, in every thread and namespace.
-
-        What surviving checkpoints' delta channels are replayed from stays; see `prune`.
-
-        Raises:
-            TypeError: `run_ids` is one str.
-            InvalidConfigError: `indexed_metadata` leaves out run_id, so that the database cannot tell runs.
-        """
-        run_sync(self._delete_for_runs(self._db, run_ids))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that runs made; see `delete_for_runs`."""
-        await self._delete_for_runs(self._adb, run_ids)
-
-    def erase(self, thread_id: str, *, force: bool = False) -> DeleteReceipt:
-        """Delete a thread as `delete_thread` does, and return a receipt: rows and bytes, time, ULID."""
-        return run_sync(self._erase(self._db, thread_id, force=force))
-
-    async def aerase(self, thread_id: str, *, force: bool = False) -> DeleteReceipt:
-        """Delete a thread and return a receipt; see `erase`."""
-        return await self._erase(self._adb, thread_id, force=force)
-
-    # --- prune, copy, sweep ---
-
-    # A report, where LangGraph's method returns None: nobody depends on getting nothing.
-    def prune(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        thread_ids: Sequence[str],
-        *,
-        strategy: str = "keep_latest",
-        keep_last: int | None = None,
-        older_than: timedelta | None = None,
-        dry_run: bool = False,
-    ) -> PruneReport:
-        """Delete old checkpoints of threads; unknown threads are no error.
-
-        The state of every checkpoint that survives stays as it is: its values, its pending writes, and what its
-        delta channels are replayed from. The namespace of a subgraph's call goes with the root checkpoint that
-        it started from. Safe beside a running graph. Each thread is pruned in a transaction of its own.
-
-        Args:
-            thread_ids: The threads to prune.
-            strategy: "keep_latest", or "delete" for everything.
-            keep_last: How many checkpoints each namespace keeps; 1 by default.
-            older_than: Only checkpoints at least this old are deleted, by the server's clock at their put.
-            dry_run: Only count.
-
-        Returns:
-            Rows and bytes removed, by thread and table.
-
-        Raises:
-            TypeError: `thread_ids` is one str.
-            InvalidConfigError: An argument cannot be used.
-            PruneFailedError: Some threads could not be pruned; the others were.
-        """
-        policy = require_policy(strategy, keep_last, older_than)
-        return run_sync(self._prune(self._db, thread_ids, policy, dry_run))
-
-    async def aprune(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        thread_ids: Sequence[str],
-        *,
-        strategy: str = "keep_latest",
-        keep_last: int | None = None,
-        older_than: timedelta | None = None,
-        dry_run: bool = False,
-    ) -> PruneReport:
-        """Delete old checkpoints of threads; see `prune`."""
-        policy = require_policy(strategy, keep_last, older_than)
-        return await self._prune(self._adb, thread_ids, policy, dry_run)
-
-    def compact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
-        """Fold the delta channels of threads into snapshots, then prune each namespace to its latest checkpoint.
-
-        Where `prune` must keep the ancestors that delta channels are replayed from, this keeps only the value.
-        That a thread's state is the same before and after is proved before anything is committed.
-
-        Args:
-            graph: The compiled graph of the threads, whose checkpointer is this saver.
-            thread_ids: The threads to compact; unknown ones are no error.
-
-        Raises:
-            TypeError: `thread_ids` is one str.
-            InvalidConfigError: The graph has another saver, or none.
-            PruneFailedError: Some threads could not be compacted, and are as they were; the others were.
-        """
-
-        async def get_state(config: RunnableConfig) -> Any:
-            return graph.get_state(config)
-
-        return run_sync(self._compact(self._db, graph, get_state, thread_ids))
-
-    async def acompact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
-        """Fold the delta channels of threads, then prune them; see `compact`."""
-
-        async def get_state(config: RunnableConfig) -> Any:
-            return await graph.aget_state(config)
-
-        return await self._compact(self._adb, graph, get_state, thread_ids)
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, on the server: every checkpoint, value and write, in every namespace, as of one moment.
-
-        Its effects are copied with it: the copy is given the outcomes of those that were done, and what may have
-        happened waits for a decision there too. An unknown thread copies nothing.
-
-        Raises:
-            InvalidConfigError: Source and target are one.
-            ThreadExistsError: The target has checkpoints.
-
-        Round trips: 1.
-        """
-        run_sync(self._copy_thread(self._db, source_thread_id, target_thread_id))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread; see `copy_thread`."""
-        await self._copy_thread(self._adb, source_thread_id, target_thread_id)
-
-    def prune_all(
-        self,
-        *,
-        older_than: timedelta | None = None,
-        keep_last: int | None = None,
-        dry_run: bool = False,
-        after: str = "",
-        progress: Callable[[PruneProgress], object] | None = None,
-        effects_older_than: timedelta | None = None,
-    ) -> PruneAllReport:
-        """Prune every thread, one small transaction each, and remove writes whose checkpoint never came.
-
-        Args:
-            older_than: See `prune`.
-            keep_last: See `prune`.
-            dry_run: Only count.
-            after: Resume after this thread, as `progress` named it.
-            progress: Called after every few threads.
-            effects_older_than: Drop the arguments and results of effects that ended at least so long ago, and the
-                errors and notes in their history; by default none. That they took place is kept, and so is what
-                nobody has decided on.
-
-        Raises:
-            InvalidConfigError: An argument cannot be used, or neither `older_than` nor `keep_last` is given.
-            PruneFailedError: Some threads could not be pruned; all else was done.
-        """
-        policy = require_prune_all_policy(keep_last, older_than)
-        effects = require_age(effects_older_than, "effects_older_than")
-        return run_sync(self._prune_all(self._db, policy, dry_run, after, progress, effects))
-
-    async def aprune_all(
-        self,
-        *,
-        older_than: timedelta | None = None,
-        keep_last: int | None = None,
-        dry_run: bool = False,
-        after: str = "",
-        progress: Callable[[PruneProgress], object] | None = None,
-        effects_older_than: timedelta | None = None,
-    ) -> PruneAllReport:
-        """Prune every thread; see `prune_all`."""
-        policy = require_prune_all_policy(keep_last, older_than)
-        effects = require_age(effects_older_than, "effects_older_than")
-        return await self._prune_all(self._adb, policy, dry_run, after, progress, effects)
-
-    # --- statistics ---
-
-    def storage_stats(self, thread_id: str | None = None) -> StorageStats:
-        """Return what checkpoints take in the database, and what they would take without segments and compression.
-
-        Args:
-            thread_id: The thread to look at; None for all. Of a thread, indexes and free space are not counted.
-
-        Raises:
-            InvalidConfigError: `thread_id` cannot be used.
-
-        Round trips: 1, but every row is looked at.
-        """
-        return run_sync(self._storage_stats(self._db, thread_id))
-
-    async def astorage_stats(self, thread_id: str | None = None) -> StorageStats:
-        """Return what checkpoints take in the database; see `storage_stats`."""
-        return await self._storage_stats(self._adb, thread_id)
+        return self._list(config, filter, before, limit).aiterate(self._adb)
 
     # --- delta channels ---
 
@@ -627,13 +393,13 @@ class DurableSaver(SaverOperations):
 
         Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments must be fetched.
         """
-        return run_sync(self._get_history(self._db, config, channels))
+        return run_sync(get_delta_channel_history(self._db, self._codec, config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return what delta channels are replayed from; see `get_delta_channel_history`."""
-        return await self._get_history(self._adb, config, channels)
+        return await get_delta_channel_history(self._adb, self._codec, config, channels)
 
     # --- versions ---
 
@@ -643,10 +409,16 @@ class DurableSaver(SaverOperations):
         The random part keeps branches apart that write the same channel; the zeros keep versions in order
         as text. A version from another saver keeps its width, or stays a number, so that old and new compare.
         """
-        if isinstance(current, (int, float)):  # of a thread from another saver
-            return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
-        digits = current.partition(".")[0] if current else "0000000000"
-        return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
+        return next_version(current)
+
+    def _list(
+        self,
+        config: RunnableConfig | None,
+        filter_: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Listing:
+        return list_checkpoints(self._codec, self._context.metrics, config, filter_, before, limit)
 
 
 def _given(pool: Any) -> BlockingConnections:
@@ -668,4 +440,27 @@ def _async_given(pool: Any) -> AsyncConnections:
     raise InvalidConfigError(
         f"async_pool must be a psycopg AsyncConnectionPool or AsyncConnection, got {type(pool).__name__}"
         + ("; pass it as pool=" if isinstance(pool, (ConnectionPool, Connection)) else "")
+    )
+
+
+def _options(
+    schema: str,
+    indexed_metadata: Collection[str] | None,
+    retry_timeout: float,
+    segment_cache_bytes: int,
+    segment_key: bytes | None,
+    group_commit: bool,
+) -> SaverOptions:
+    """Check the settings that both constructors share."""
+    if isinstance(indexed_metadata, str):
+        raise TypeError(
+            f"indexed_metadata must be a collection of keys, not one str: pass [{indexed_metadata!r}]"
+        )
+    return SaverOptions(
+        schema=require_schema(schema),
+        indexed_metadata=indexed_metadata,
+        retry_timeout=require_seconds(retry_timeout, "retry_timeout"),
+        segment_cache_bytes=require_cache_bytes(segment_cache_bytes),
+        segment_key=require_segment_key(segment_key),
+        group_commit=group_commit,
     )

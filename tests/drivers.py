@@ -15,7 +15,8 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from langgraph_durable import DeleteReceipt, DurableSaver, PruneAllReport, PruneReport
+from langgraph_durable import DurableSaver
+from langgraph_durable.reports import DeleteReceipt, PruneAllReport, PruneReport
 
 
 class SyncDriver(BaseCheckpointSaver[Any]):
@@ -59,14 +60,11 @@ class SyncDriver(BaseCheckpointSaver[Any]):
         for found in self.inner.list(config, filter=filter, before=before, limit=limit):
             yield found
 
-    async def adelete_thread(self, thread_id: str) -> None:
-        self.inner.delete_thread(thread_id)
+    async def adelete_thread(self, thread_id: str) -> DeleteReceipt:  # type: ignore[override]
+        return self.inner.delete_thread(thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         self.inner.delete_for_runs(run_ids)
-
-    async def aerase(self, thread_id: str) -> DeleteReceipt:
-        return self.inner.erase(thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], **options: Any) -> PruneReport:  # type: ignore[override]
         return self.inner.prune(thread_ids, **options)

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from langgraph_durable import DurableSaver, EffectEvent, EffectLog, EffectPolicy, EffectRecord
-from langgraph_durable.effects import AsyncEffect, Effect
+from langgraph_durable import DurableSaver, EffectPolicy
+from langgraph_durable.effects import AsyncEffect, Effect, EffectEvent, EffectRecord
 
 SCHEMA = "langgraph_durable"
 
@@ -44,7 +44,7 @@ class Log:
 
     def __init__(self, saver: DurableSaver, *, asynchronous: bool) -> None:
         self.saver = saver
-        self.inner = EffectLog.from_saver(saver)
+        self.inner = saver.effects
         self.asynchronous = asynchronous
 
     @asynccontextmanager

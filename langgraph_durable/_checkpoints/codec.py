@@ -55,7 +55,16 @@ from langgraph_durable._checkpoints.serialization import (
     encrypts,
 )
 from langgraph_durable._checkpoints.ulids import derive_ulid
-from langgraph_durable._segments.values import EncodedValue, SegmentedValue, encode_segments, join
+from langgraph_durable._checkpoints.versions import next_version
+from langgraph_durable._segments.cache import SegmentCache
+from langgraph_durable._segments.reading import SegmentReader
+from langgraph_durable._segments.values import (
+    EncodedValue,
+    SegmentedValue,
+    encode_segments,
+    join,
+    open_segment,
+)
 from langgraph_durable._validation import require_text
 from langgraph_durable.errors import CheckpointCorruptedError
 
@@ -65,13 +74,37 @@ DEFAULT_INDEXED_METADATA = ("source", "step", "run_id")
 _INLINE_CHARACTERS = 256
 
 
+class Codec(NamedTuple):
+    """A saver's serializer with what decides how values are stored."""
+
+    serde: SerializerProtocol
+    indexed_metadata: Collection[str] | None
+    """Metadata keys kept readable in the database; None for the default."""
+    segment_key: bytes | None
+    """Keys the hashes of segments; None without a key."""
+    segments: SegmentCache
+
+    @property
+    def index_keys(self) -> Collection[str] | None:
+        """The metadata keys to keep readable; None for all that jsonb holds exactly."""
+        if self.indexed_metadata is None and encrypts(self.serde):
+            return DEFAULT_INDEXED_METADATA
+        return self.indexed_metadata
+
+    @property
+    def reader(self) -> SegmentReader:
+        """What reads stored segments."""
+        cipher = self.serde.cipher if encrypts(self.serde) else None
+        return SegmentReader(
+            self.segments, lambda hash_, data: open_segment(hash_, data, self.segment_key, cipher)
+        )
+
+
 # --- checkpoints ---
 
 
 def encode_checkpoint(
-    serde: SerializerProtocol,
-    indexed_metadata: Collection[str] | None,
-    segment_key: bytes | None,
+    codec: Codec,
     ref: CheckpointRef,
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -81,9 +114,7 @@ def encode_checkpoint(
     """Turn the arguments of `put` into a row.
 
     Args:
-        serde: The saver's serializer, as it is now.
-        indexed_metadata: Metadata keys readable in the database; None for all that jsonb can hold.
-        segment_key: What the hashes of segments are keyed with, if with anything.
+        codec: The saver's, with its serializer as it is now.
         ref: What `config` points at: the thread, the namespace, and the parent's id.
         config: As given to `put`; its metadata and configurable keys join the checkpoint's.
         checkpoint: As given to `put`.
@@ -93,6 +124,7 @@ def encode_checkpoint(
     Raises:
         UnserializableValueError: A value, named by its channel, or the metadata cannot be serialized.
     """
+    serde = codec.serde
     checkpoint_id = require_text(checkpoint["id"], 'checkpoint["id"]')
     channel_versions = checkpoint["channel_versions"]
     where = f"thread {ref.thread_id!r}, checkpoint {checkpoint_id!r}"
@@ -102,12 +134,12 @@ def encode_checkpoint(
         if channel in channel_versions:
             (inline if _is_small(value) else large)[channel] = value
 
-    unsent = _LargeValues(serde, segment_key, large, where)
+    unsent = _LargeValues(serde, codec.segment_key, large, where)
     full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     run_id = full_metadata.get("run_id")
     parents = full_metadata.get("parents")
     root_id = parents.get("") if ref.namespace and isinstance(parents, Mapping) else None
-    index = _index(full_metadata, indexed_metadata)
+    index = _index(full_metadata, codec.index_keys)
     deltas = _delta_channels(full_metadata, checkpoint)
     stated = {*checkpoint["channel_values"], *new_versions}
     kept = {
@@ -158,16 +190,12 @@ class _LargeValues(NamedTuple):
         return encode_value(self.serde, self.segment_key, inside["channel_values"][channel], what)
 
 
-def decode_checkpoint(
-    serde: SerializerProtocol, stored: StoredCheckpoint, *, next_version: Any
-) -> CheckpointTuple:
+def decode_checkpoint(serde: SerializerProtocol, stored: StoredCheckpoint) -> CheckpointTuple:
     """Turn a stored checkpoint into the tuple LangGraph reads.
 
     Args:
         serde: The saver's serializer, as it is now.
         stored: The row with its values, its writes and, for format v<4, its parent's sends.
-        next_version: The saver's `get_next_version`, for pending sends moved into a checkpoint without
-            versions.
 
     Raises:
         CheckpointCorruptedError: A row is missing or cannot be read; the message says which.
@@ -189,7 +217,7 @@ def decode_checkpoint(
         values[channel] = decode_value(serde, stored.values[channel], f"channel {channel!r}, {where}")
     if stored.parent_sends:
         values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
-        versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
+        versions[TASKS] = max(versions.values()) if versions else next_version(None)
     metadata = decode(serde, stored.metadata, f"the metadata, {where}")
     if not isinstance(metadata, dict):
         raise CheckpointCorruptedError(f"the stored metadata is not a dict: {where}")

@@ -8,16 +8,36 @@ chain goes by parents only. Ids and ULIDs tell when a checkpoint was made, not w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import DeltaChannelHistory
 
 from langgraph_durable._checkpoints import get_statements as sql
+from langgraph_durable._checkpoints.codec import Codec, decode_history
 from langgraph_durable._checkpoints.read import resolve_checkpoint_id, stored_value
-from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
 from langgraph_durable._checkpoints.rows import HistoryWrite, StoredHistory, StoredSeed
+from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.session import Row
 from langgraph_durable._segments.reading import Fetches, SegmentReader, read_segmented
 from langgraph_durable._segments.values import SegmentedValue
+from langgraph_durable._validation import require_ids
+
+
+@measured("get_delta_channel_history")
+async def get_delta_channel_history(
+    db: Database, codec: Codec, config: RunnableConfig, channels: Sequence[str]
+) -> Mapping[str, DeltaChannelHistory]:
+    """Fetch and decode what delta channels are replayed from; see DurableSaver.get_delta_channel_history."""
+    wanted = require_ids(channels, "channels")
+    if not wanted:
+        return {}
+    ref = checkpoint_ref(config)
+    where = f"thread {ref.thread_id!r}, namespace {ref.namespace!r}, checkpoint {ref.checkpoint_id!r}"
+    found = await get_delta_history(db, ref, wanted, codec.reader)
+    return {c: decode_history(codec.serde, c, history, where) for c, history in found.items()}
 
 
 async def get_delta_history(

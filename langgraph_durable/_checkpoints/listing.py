@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg.types.json import Jsonb
 
 from langgraph_durable._checkpoints import get_statements as sql
-from langgraph_durable._checkpoints.filters import filter_matches, indexable
+from langgraph_durable._checkpoints.codec import Codec, decode_checkpoint
+from langgraph_durable._checkpoints.filters import filter_matches, indexable, require_filter
 from langgraph_durable._checkpoints.gc_pause import gc_paused
 from langgraph_durable._checkpoints.message_cache import copying_messages
 from langgraph_durable._checkpoints.read import _read_page, find_ulid, resolve_checkpoint_id
-from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.refs import CheckpointRef, before_ref, checkpoint_ref
 from langgraph_durable._checkpoints.rows import (
     StoredCheckpoint,
 )
@@ -26,6 +28,7 @@ from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._postgres.statement import Statement
 from langgraph_durable._segments.reading import SegmentReader
 from langgraph_durable._segments.values import SegmentedValue
+from langgraph_durable._validation import require_limit
 from langgraph_durable.errors import (
     InvalidConfigError,
 )
@@ -124,7 +127,6 @@ class Listing:
         self,
         walk: CheckpointWalk,
         reader: SegmentReader,
-        decode: Callable[[StoredCheckpoint, SerializerProtocol], CheckpointTuple],
         serde: SerializerProtocol,
         wanted: dict[str, Any],
         limit: int | None,
@@ -132,11 +134,10 @@ class Listing:
     ) -> None:
         self._walk = walk
         self._reader = reader
-        self._decode = decode
         self._serde = serde
         self._wanted = wanted
         self._left = limit
-        self._metrics = metrics
+        self.metrics = metrics
 
     def iterate(self, db: Database) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints, over a BlockingDatabase."""
@@ -194,7 +195,7 @@ class Listing:
     def _accept(self, stored: StoredCheckpoint) -> CheckpointTuple | None:
         if self._left == 0:
             return None
-        found = self._decode(stored, self._serde)
+        found = decode_checkpoint(self._serde, stored)
         if not filter_matches(found.metadata, self._wanted):
             return None
         if self._left is not None:
@@ -209,3 +210,25 @@ def _size(stored: StoredCheckpoint) -> int:
         sizes += map(len, value.parts) if isinstance(value, SegmentedValue) else [len(value[1])]
     sizes += [len(write.value[1]) for writes in (stored.writes, stored.parent_sends) for write in writes]
     return sum(sizes)
+
+
+def list_checkpoints(
+    codec: Codec,
+    metrics: Metrics,
+    config: RunnableConfig | None,
+    filter_: dict[str, Any] | None,
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> Listing:
+    """Make a listing; see DurableSaver.list.
+
+    Raises:
+        InvalidConfigError: An argument cannot be used.
+    """
+    wanted = require_filter(filter_)
+    walk = CheckpointWalk(
+        checkpoint_ref(config) if config is not None else None,
+        before_ref(before, config) if before is not None else None,
+        wanted,
+    )
+    return Listing(walk, codec.reader, codec.serde, wanted, require_limit(limit), metrics)

@@ -1,23 +1,41 @@
-"""TODO."""
+"""Storing checkpoints and pending writes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_durable._checkpoints.codec import (
+    Codec,
+    config_of,
+    encode_checkpoint,
+    encode_writes,
+    may_overwrite,
+)
+from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._checkpoints.put_statements import (
     GET_INSIDE,
     PUT_CHECKPOINTS,
     PUT_WRITES_FIRST_WINS,
     PUT_WRITES_LAST_WINS,
 )
-from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.read import resolve_checkpoint_id
+from langgraph_durable._checkpoints.refs import checkpoint_ref, stored_checkpoint_ref
 from langgraph_durable._checkpoints.rows import (
     CheckpointRow,
-    WriteRow,
 )
 from langgraph_durable._checkpoints.sent_rows import checkpoint_row, writes_row
+from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.drivers import AsyncDatabase
 from langgraph_durable._segments.cache import SegmentCache
+from langgraph_durable._validation import require_text
 from langgraph_durable.errors import (
     DurableError,
     ParentPrunedError,
@@ -25,7 +43,35 @@ from langgraph_durable.errors import (
 )
 
 
-async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
+@measured("put")
+async def put_checkpoint(
+    db: Database,
+    codec: Codec,
+    known: KnownCheckpoints,
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> RunnableConfig:
+    """Store a checkpoint; see DurableSaver.put."""
+    ref = checkpoint_ref(config)
+    if ref.checkpoint_id is not None:
+        parent_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
+        if parent_id != ref.checkpoint_id:
+            ref = replace(ref, checkpoint_id=parent_id)
+    row = encode_checkpoint(codec, ref, config, checkpoint, metadata, new_versions)
+    place = row.thread_id, row.checkpoint_ns
+    if isinstance(db, AsyncDatabase):
+        known.in_flight[place] = asyncio.get_running_loop()
+    try:
+        await _store_row(db, row, codec.segments)
+    finally:
+        known.in_flight.pop(place, None)
+    known.add(*place, row.checkpoint_id)
+    return config_of(row, row.checkpoint_id)
+
+
+async def _store_row(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
     """Store a checkpoint and the values it sends; of these only the segments that are not known to be stored.
 
     Values and segments that it names without sending them must be stored already. If some are not (they were pruned,
@@ -75,20 +121,24 @@ def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
     )
 
 
+@measured("put_writes")
 async def put_writes(
     db: Database,
-    ref: CheckpointRef,
-    checkpoint_id: str,
-    writes: Sequence[WriteRow],
+    serde: SerializerProtocol,
+    config: RunnableConfig,
+    writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
-    *,
-    last_wins: bool,
 ) -> None:
-    """Store the writes of a task, which may come before the checkpoint they hang on.
+    """Store a task's pending writes; see DurableSaver.put_writes.
 
-    Round trips: 1. Transaction: its own, or a group's.
+    Round trips: 1; 1 more if the checkpoint is named by a ULID. Transaction: its own, or a group's.
     """
-    statement = PUT_WRITES_LAST_WINS if last_wins else PUT_WRITES_FIRST_WINS
-    sent = writes_row(ref, checkpoint_id, writes, task_id, task_path)
+    ref, checkpoint_id = stored_checkpoint_ref(config)
+    rows = encode_writes(serde, ref, writes, require_text(task_id, "task_id"))
+    if not rows:
+        return
+    checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
+    statement = PUT_WRITES_LAST_WINS if may_overwrite(writes) else PUT_WRITES_FIRST_WINS
+    sent = writes_row(ref, checkpoint_id, rows, task_id, require_text(task_path, "task_path"))
     await db.write(ref.thread_id, statement, sent, locks=False)

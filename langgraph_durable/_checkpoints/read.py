@@ -5,14 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
 from langgraph_durable._checkpoints import get_statements as sql
-from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.codec import Codec, decode_checkpoint
+from langgraph_durable._checkpoints.known import KnownCheckpoints
+from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
 from langgraph_durable._checkpoints.rows import (
     StoredCheckpoint,
     StoredValue,
     StoredWrite,
 )
-from langgraph_durable._checkpoints.ulids import parse_ulid
+from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.session import Params, Row
 from langgraph_durable._postgres.statement import Statement
@@ -21,6 +27,25 @@ from langgraph_durable._segments.values import SegmentedValue, is_index
 from langgraph_durable.errors import (
     CheckpointCorruptedError,
 )
+
+
+@measured("get_tuple")
+async def get_tuple(
+    db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
+) -> CheckpointTuple | None:
+    """Fetch and decode a checkpoint; see DurableSaver.get_tuple."""
+    stored = await get_checkpoint(db, checkpoint_ref(config), codec.reader)
+    if stored is None:
+        return None
+    known.add(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
+    return decode_checkpoint(codec.serde, stored)
+
+
+@measured("get_ulid")
+async def get_ulid(db: Database, config: RunnableConfig) -> str | None:
+    """Return the ULID of a checkpoint; see DurableSaver.get_ulid."""
+    stored = await get_checkpoint(db, checkpoint_ref(config), None)
+    return format_ulid(stored.ulid) if stored is not None else None
 
 
 async def get_checkpoint(

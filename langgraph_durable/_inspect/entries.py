@@ -18,10 +18,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._inspect import statements as sql
+from langgraph_durable._inspect.inbox import read_interrupts
 from langgraph_durable._inspect.plain_json import plain
 from langgraph_durable._postgres.session import Row
 from langgraph_durable.errors import CheckpointCorruptedError
-from langgraph_durable.interrupts import read_interrupts
 from langgraph_durable.timeline import Phase, TimelineEntry
 
 _KNOWN = 10_000

@@ -37,7 +37,7 @@ class Timeline:
     """One reading of a thread's audit trail, oldest first, once; in pages, between which it holds no connection."""
 
     def __init__(self, serde: SerializerProtocol, thread_id: str, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._thread_id = require_thread_id(thread_id)
         self._reader = TimelineReader(serde, self._thread_id)
         self._ended = False

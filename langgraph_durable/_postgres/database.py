@@ -94,7 +94,7 @@ class Database(ABC):
         self.retry_timeout = retry_timeout
         self.schema_check = schema_check
         self._committers = groups
-        self._metrics = metrics
+        self.metrics = metrics
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement in a transaction of its own: one round trip."""
@@ -217,7 +217,7 @@ class Database(ABC):
                     _logger.warning("retrying for up to %g s after: %s", self.retry_timeout, exc)
                 if time.monotonic() + delay > deadline:
                     raise
-            self._metrics.add_retry()
+            self.metrics.add_retry()
             await self.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (jitter, not a secret)
             delay = min(delay * 2, _LONGEST_DELAY)
 

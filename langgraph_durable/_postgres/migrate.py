@@ -11,6 +11,7 @@ from typing import Any
 
 from psycopg.errors import DuplicateSchema, DuplicateTable, UniqueViolation
 
+from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.migrate_statements import (
     CREATE_MIGRATIONS_TABLE,
@@ -54,7 +55,13 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda m: m.version))
 
 
-async def set_up(db: Database) -> None:
+@measured("setup")
+async def set_up(db: Database, *, verify_only: bool) -> None:
+    """Create or migrate the tables, or, with `verify_only`, only check them; see DurableSaver.setup."""
+    await (verify(db) if verify_only else _apply(db))
+
+
+async def _apply(db: Database) -> None:
     """Create or migrate the tables; does nothing, and needs no rights, if they are current.
 
     Raises:

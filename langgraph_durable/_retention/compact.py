@@ -11,17 +11,15 @@ from typing import Any
 
 import psycopg
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable._checkpoints.codec import encode_value
+from langgraph_durable._checkpoints.codec import Codec, decode_checkpoint, encode_value
 from langgraph_durable._checkpoints.read import get_checkpoint
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import Fold, StoredCheckpoint
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._retention.plan import Node
-from langgraph_durable._segments.reading import SegmentReader
 from langgraph_durable.errors import CompactionRefusedError, DurableError
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
@@ -41,13 +39,10 @@ def graph_has(graph: Any, checkpoint_ns: str) -> bool:
 
 async def fold_checkpoint(
     db: Database,
+    codec: Codec,
     thread_id: str,
     node: Node,
     get_state: GetState,
-    serde: SerializerProtocol,
-    segment_key: bytes | None,
-    reader: SegmentReader,
-    decode: Callable[[StoredCheckpoint], CheckpointTuple],
 ) -> Fold | None:
     """Make the fold of a checkpoint's delta channels; None if there is nothing to fold, or it is gone.
 
@@ -57,10 +52,10 @@ async def fold_checkpoint(
         UnserializableValueError: What the graph's reducers made cannot be stored.
     """
     ref = CheckpointRef(thread_id, node.checkpoint_ns, node.checkpoint_id)
-    stored = await get_checkpoint(db, ref, reader)
+    stored = await get_checkpoint(db, ref, codec.reader)
     if stored is None:
         return None
-    before = decode(stored)
+    before = decode_checkpoint(codec.serde, stored)
     where = f"thread {thread_id!r}, checkpoint {node.checkpoint_id!r}"
     try:
         state = await get_state(before.config)
@@ -77,9 +72,12 @@ async def fold_checkpoint(
     versions = before.checkpoint["channel_versions"]
 
     def prove(after: StoredCheckpoint) -> None:
-        now = decode(after)
+        now = decode_checkpoint(codec.serde, after)
         expected = before.checkpoint["channel_values"] | {c: _DeltaSnapshot(v) for c, v in folded.items()}
-        if not _same(serde, now.checkpoint["channel_values"], expected) or now.metadata != before.metadata:
+        if (
+            not _same(codec.serde, now.checkpoint["channel_values"], expected)
+            or now.metadata != before.metadata
+        ):
             raise CompactionRefusedError(
                 f"{where} would not have the same state after compaction, and was left as it was: a value of its "
                 f"delta channels {sorted(folded)} does not survive serialization"
@@ -90,7 +88,7 @@ async def fold_checkpoint(
         node.checkpoint_id,
         {c: str(versions[c]) for c in folded},
         {
-            c: encode_value(serde, segment_key, _DeltaSnapshot(v), f"channel {c!r} of {where}")
+            c: encode_value(codec.serde, codec.segment_key, _DeltaSnapshot(v), f"channel {c!r} of {where}")
             for c, v in folded.items()
         },
         prove,

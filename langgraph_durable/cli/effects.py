@@ -13,7 +13,7 @@ from typing import Any
 
 from langgraph_durable._inspect.plain_json import plain
 from langgraph_durable.cli.output import add_command, escape_unprintable, open_saver, row, short, show_age
-from langgraph_durable.effects import EffectLog, EffectRecord, Happened, NotHappened
+from langgraph_durable.effects import EffectRecord, Happened, NotHappened
 from langgraph_durable.effects.policy import Finding
 from langgraph_durable.errors import EffectError
 
@@ -57,7 +57,7 @@ def add_effects_commands(commands: Any, add_options: Callable[[argparse.Argument
 
 def _list(options: argparse.Namespace) -> int:
     with open_saver(options) as saver:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         if options.all or options.state:
             found: Sequence[EffectRecord] = log.list(
                 state=options.state, tool=options.tool, thread_id=options.thread, limit=None
@@ -96,7 +96,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     with open_saver(options) as saver:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         record = log.get(options.effect)
         if record is None:
             raise EffectError(f"there is no effect {options.effect!r}: `effects list --all` lists them")
@@ -129,7 +129,7 @@ def _resolve(options: argparse.Namespace) -> int:
         "abandon": None,
     }
     with open_saver(options) as saver:
-        record = EffectLog.from_saver(saver).resolve(
+        record = saver.effects.resolve(
             options.effect,
             findings[options.decision],
             note=options.note,

@@ -11,7 +11,7 @@ from typing import Any
 
 from langgraph_durable._inspect.plain_json import plain
 from langgraph_durable.cli.output import add_command, escape_unprintable, open_saver, row, short, show_age
-from langgraph_durable.interrupts import PendingInterrupt, pending_interrupts
+from langgraph_durable.interrupts import PendingInterrupt
 from langgraph_durable.timeline import TimelineEntry
 
 _WIDTHS = (20, 5, 32, 26, 0)
@@ -34,7 +34,7 @@ def add_reading_commands(commands: Any, add_options: Callable[[argparse.Argument
 
 def _interrupts(options: argparse.Namespace) -> int:
     with open_saver(options) as saver:
-        found: Iterable[PendingInterrupt] = pending_interrupts(saver, thread_id=options.thread)
+        found: Iterable[PendingInterrupt] = saver.pending_interrupts(thread_id=options.thread)
         if options.json:
             for waiting in found:
                 stored = {

@@ -27,6 +27,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable._checkpoints.ulids import format_ulid
+from langgraph_durable._context import SaverContext
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import BlockingDatabase
@@ -54,7 +55,6 @@ from langgraph_durable.errors import (
 
 if TYPE_CHECKING:
     from langgraph_durable.effects._leases import LeaseKeeper
-    from langgraph_durable.saver import DurableSaver
 
 
 _logger = logging.getLogger("langgraph_durable")
@@ -77,7 +77,8 @@ class Guard:
     def __init__(
         self,
         db: Database,
-        saver: DurableSaver,
+        context: SaverContext,
+        serde: SerializerProtocol,
         leases: LeaseKeeper,
         call: Call,
         policy: EffectPolicy,
@@ -87,9 +88,9 @@ class Guard:
         is_alone: bool = True,
     ) -> None:
         self.db = db
-        self.saver = saver
-        self.serde: SerializerProtocol = saver.serde
-        self._metrics = saver._metrics
+        self.context = context
+        self.serde = serde
+        self.metrics = context.metrics
         self.leases = leases
         self.call = call
         self.policy = policy
@@ -226,7 +227,7 @@ class Guard:
         graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(place.checkpoints))}
         for checkpoint_id, ns in graphs.items():
             key = (place.thread_id, ns, checkpoint_id)
-            while key not in self.saver._stored:
+            while key not in self.context.known:
                 self._require_unblocked(place.thread_id, ns)
                 # The put may be on its way in another task or thread of this process.
                 if delay > 0.02 and await ops.checkpoint_exists(self.db, *key):
@@ -242,7 +243,7 @@ class Guard:
 
     def _require_unblocked(self, thread_id: str, ns: str) -> None:
         """Refuse to wait for a checkpoint on the event loop that puts it, which could not while it is blocked."""
-        loop = self.saver._stored.coming.get((thread_id, ns))
+        loop = self.context.known.in_flight.get((thread_id, ns))
         if loop is None or not isinstance(self.db, BlockingDatabase):
             return
         with suppress(RuntimeError):  # no loop runs here

@@ -72,7 +72,7 @@ def prepare(
     else:
         key_ = key_of(policy.scope, name, digest(name, canonical(arguments)), place, call)
     kept = call_of(
-        log._saver.serde,
+        log.serde,
         name,
         "key" if key is not UNNAMED else policy.scope,
         key_,
@@ -81,7 +81,7 @@ def prepare(
         message_id=call.message_id if call is not None else None,
         tool_call_id=call.tool_call_id if call is not None else None,
     )
-    db: Database = log._saver._adb if asynchronous else log._saver._db
+    db: Database = log.context.adb if asynchronous else log.context.db
     named = key is not UNNAMED or policy.scope in ("thread", "global")
     is_alone = call is None or call.is_alone
     return Prepared(log, log._guard(db, kept, policy, place, named=named, is_alone=is_alone), call)

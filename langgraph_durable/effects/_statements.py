@@ -229,36 +229,6 @@ ORDER BY e.effect_id
 
 # Of threads that are deleted, and of effects that ended long ago: the key and the hashes stay, so that nothing happens
 # twice for it. What nobody has decided on yet keeps its arguments.
-EXPIRE = Statement("""
-WITH large AS (
-    DELETE FROM {schema}.effect_results r USING {schema}.effects e
-    WHERE r.effect_id = e.effect_id AND e.state IN ('completed', 'failed', 'abandoned')
-    AND e.ended_at < now() - %(older_than)s::interval
-), expired AS (
-    UPDATE {schema}.effects SET input_type = NULL, input = NULL, result = NULL, error = NULL, expired_at = now()
-    WHERE state IN ('completed', 'failed', 'abandoned') AND ended_at < now() - %(older_than)s::interval
-    AND expired_at IS NULL
-    RETURNING effect_id
-), events AS (
-    UPDATE {schema}.effect_events SET reason = NULL
-    WHERE reason IS NOT NULL AND effect_id IN (SELECT effect_id FROM expired)
-)
-SELECT effect_id FROM expired
-""")
-
-COUNT_EXPIRABLE = Statement("""
-SELECT count(*) FROM {schema}.effects
-WHERE state IN ('completed', 'failed', 'abandoned') AND ended_at < now() - %(older_than)s::interval
-AND expired_at IS NULL
-""")
-
-# Effects that nobody will come back to of itself: their thread is gone, and they need a decision.
-COUNT_ORPHANS = Statement("""
-SELECT count(*) FROM {schema}.effects e
-WHERE e.thread_id IS NOT NULL AND (e.state = 'unknown' OR e.state = 'issued' AND e.lease_until < now())
-AND NOT EXISTS (SELECT FROM {schema}.checkpoints c WHERE c.thread_id = e.thread_id)
-""")
-
 CHECKPOINT_EXISTS = Statement("""
 SELECT EXISTS (
     SELECT FROM {schema}.checkpoints

@@ -334,18 +334,3 @@ def _storable(text: str | None) -> str | None:
 
 def _effects(rows: Sequence[Row]) -> list[EffectRow]:
     return [EffectRow(*row) for row in rows]
-
-
-async def expire_effects(db: Database, older_than: timedelta, *, dry_run: bool) -> int:
-    """Drop the arguments and results of effects that ended longer ago; tell how many those are."""
-    params = {"older_than": older_than}
-    if dry_run:
-        [(count,)] = await db.fetch(sql.COUNT_EXPIRABLE, params)
-        return int(count)
-    return len(await db.fetch(sql.EXPIRE, params))
-
-
-async def count_orphans(db: Database) -> int:
-    """Count the effects that need a decision and whose thread is gone."""
-    [(count,)] = await db.fetch(sql.COUNT_ORPHANS)
-    return int(count)

@@ -13,7 +13,7 @@ from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._validation import require_text
 from langgraph_durable.effects._location import find_place, find_tool_call
 from langgraph_durable.effects._prepare import UNNAMED, Prepared, prepare
-from langgraph_durable.effects.log import EffectLog
+from langgraph_durable.effects.log import EffectLog, log_in
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import EffectError
 
@@ -149,11 +149,11 @@ class _Guarded:
         bound.apply_defaults()
         arguments = {n: v for n, v in bound.arguments.items() if not self._is_injected(n, v)}
         place = find_place(getattr(runtime, "config", None))
-        log = self.log or (EffectLog.from_saver(place.saver) if place is not None else None)
+        log = self.log or (log_in(place.saver) if place is not None else None)
         if log is None:
             raise EffectError(
                 f"{self.name!r} was called outside of a running graph, where nothing tells one call from another: give "
-                "@effect(...) a key= and a log=EffectLog.from_saver(saver)"
+                "@effect(...) a key= and a log=saver.effects"
             )
         key = UNNAMED if self.key is None else self.key(**arguments) if callable(self.key) else self.key
         call = None

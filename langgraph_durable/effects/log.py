@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncCursor, Cursor
 
 from langgraph_durable._checkpoints.refs import checkpoint_ref
 from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._context import SaverContext
 from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._validation import require_limit, require_text
 from langgraph_durable.effects import _statements as sql
@@ -33,7 +35,6 @@ from langgraph_durable.errors import EffectConflictError, EffectError, InvalidCo
 
 if TYPE_CHECKING:
     from langgraph_durable.effects.tools import ToolWrapper
-    from langgraph_durable.saver import DurableSaver
 from langgraph_durable.effects.handle import AsyncEffect, Effect
 
 _DEFAULT = EffectPolicy()
@@ -42,34 +43,24 @@ _DEFAULT = EffectPolicy()
 class EffectLog:
     """The effects of one saver's database: makes them happen once, shows them, takes decisions on them."""
 
-    def __init__(self, saver: DurableSaver) -> None:
-        """Use `EffectLog.from_saver`, which gives every caller of a saver the same log."""
+    def __init__(self, context: SaverContext, saver: HasSerde) -> None:
+        """Use `saver.effects`, which gives every caller of a saver the same log."""
+        self.context = context
         self._saver = saver
         self._leases = LeaseKeeper(self._renew)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._replays: Counter[str] = Counter()
 
-    @classmethod
-    def from_saver(cls, saver: DurableSaver) -> EffectLog:
-        """Return the log beside a saver's checkpoints; the same one each time."""
-        from langgraph_durable.saver import DurableSaver
-
-        if not isinstance(saver, DurableSaver):
-            raise InvalidConfigError(
-                f"an effect log needs a DurableSaver, got {type(saver).__name__}: compile the graph with "
-                "checkpointer=DurableSaver.from_conn_string(...)"
-            )
-        with _making:
-            log: EffectLog | None = saver._shared.get("effects")
-            if log is None:
-                log = saver._shared["effects"] = cls(saver)
-        return log
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The saver's serializer, as it is now."""
+        return self._saver.serde
 
     def _renew(self, leases: list[Lease]) -> None:
-        if self._saver._blocking is not None:
-            run_sync(ops.renew_leases(self._saver._db, leases))
+        if self.context.connections is not None:
+            run_sync(ops.renew_leases(self.context.db, leases))
         elif self._loop is not None:
-            on_loop(self._loop, lambda held: ops.renew_leases(self._saver._adb, held))(leases)
+            on_loop(self._loop, lambda held: ops.renew_leases(self.context.adb, held))(leases)
 
     def _guard(
         self,
@@ -81,9 +72,11 @@ class EffectLog:
         named: bool,
         is_alone: bool = True,
     ) -> Guard:
-        if self._saver._blocking is None:
+        if self.context.connections is None:
             self._loop = asyncio.get_running_loop()
-        return Guard(db, self._saver, self._leases, call, policy, place, named=named, is_alone=is_alone)
+        return Guard(
+            db, self.context, self.serde, self._leases, call, policy, place, named=named, is_alone=is_alone
+        )
 
     def _named(self, name: str, key: str, args: Any) -> tuple[Call, Place | None]:
         if not require_text(name, "name"):
@@ -91,7 +84,7 @@ class EffectLog:
         if not isinstance(key, str) or not key:
             raise EffectError(f"key= must be text that names the effect among all of {name!r}, got {key!r}")
         place = find_place()
-        return call_of(self._saver.serde, name, "key", named_key(name, key), args, place), place
+        return call_of(self.serde, name, "key", named_key(name, key), args, place), place
 
     async def _run(self, guard: Guard, body: Callable[[], Awaitable[Any]]) -> Attempt:
         attempt = await guard.run(body)
@@ -152,7 +145,7 @@ class EffectLog:
             EffectError: It can be neither begun nor replayed; the kinds say why.
         """
         call, place = self._named(name, key, args)
-        guard = self._guard(self._saver._db, call, policy, place, named=True)
+        guard = self._guard(self.context.db, call, policy, place, named=True)
         attempt = run_sync(guard.begin("claimed"))
         with self._held(attempt, policy):
             try:
@@ -168,7 +161,7 @@ class EffectLog:
     ) -> AsyncIterator[AsyncEffect]:
         """Carry an effect out by hand, in async code; see `effect`."""
         call, place = self._named(name, key, args)
-        guard = self._guard(self._saver._adb, call, policy, place, named=True)
+        guard = self._guard(self.context.adb, call, policy, place, named=True)
         attempt = await guard.begin("claimed")
         with self._held(attempt, policy):
             try:
@@ -204,7 +197,7 @@ class EffectLog:
             EffectError: The effect was begun outside of a transaction, and has not been completed.
         """
         call, place = self._named(name, key, args)
-        db = self._saver._db
+        db = self.context.db
         guard = self._guard(db, call, _DEFAULT, place, named=True)
         with db.open_session() as (session, connection):
             attempt = run_sync(_begin_in(guard, session))
@@ -219,7 +212,7 @@ class EffectLog:
     ) -> AsyncIterator[tuple[AsyncCursor[Any], Effect]]:
         """Write to the saver's own database and record the effect in one transaction; see `transaction`."""
         call, place = self._named(name, key, args)
-        db = self._saver._adb
+        db = self.context.adb
         guard = self._guard(db, call, _DEFAULT, place, named=True)
         async with db.open_session() as (session, connection):
             attempt = await _begin_in(guard, session)
@@ -237,11 +230,11 @@ class EffectLog:
         Raises:
             EffectError: `effect_id` is no ULID.
         """
-        return run_sync(self._get(self._saver._db, effect_id))
+        return run_sync(self._get(self.context.db, effect_id))
 
     async def aget(self, effect_id: str) -> EffectRecord | None:
         """Return an effect; see `get`."""
-        return await self._get(self._saver._adb, effect_id)
+        return await self._get(self.context.adb, effect_id)
 
     async def _get(self, db: Database, effect_id: str) -> EffectRecord | None:
         row = await ops.get_effect(db, _require_ulid(effect_id))
@@ -271,7 +264,7 @@ class EffectLog:
             InvalidConfigError: An argument cannot be used.
             EffectError: `after` is no ULID.
         """
-        return run_sync(self._list(self._saver._db, state, tool, thread_id, run_id, after, limit))
+        return run_sync(self._list(self.context.db, state, tool, thread_id, run_id, after, limit))
 
     async def alist(
         self,
@@ -285,7 +278,7 @@ class EffectLog:
     ) -> Sequence[EffectRecord]:
         """Return effects, oldest first; see `list`."""
         found: Sequence[EffectRecord] = await self._list(
-            self._saver._adb, state, tool, thread_id, run_id, after, limit
+            self.context.adb, state, tool, thread_id, run_id, after, limit
         )
         return found
 
@@ -335,11 +328,11 @@ class EffectLog:
         Raises:
             InvalidConfigError: `config` names no thread.
         """
-        return run_sync(self._for_checkpoint(self._saver._db, config))
+        return run_sync(self._for_checkpoint(self.context.db, config))
 
     async def afor_checkpoint(self, config: RunnableConfig) -> Sequence[EffectRecord]:
         """Return the effects that belong to a checkpoint; see `for_checkpoint`."""
-        return await self._for_checkpoint(self._saver._adb, config)
+        return await self._for_checkpoint(self.context.adb, config)
 
     async def _for_checkpoint(self, db: Database, config: RunnableConfig) -> Sequence[EffectRecord]:
         return [self._record(row) for row in await ops.list_checkpoint_effects(db, checkpoint_ref(config))]
@@ -350,11 +343,11 @@ class EffectLog:
         Args:
             thread_id: Only this thread's.
         """
-        return run_sync(self._pending(self._saver._db, thread_id))
+        return run_sync(self._pending(self.context.db, thread_id))
 
     async def apending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
         """Return the effects that need a decision; see `pending`."""
-        return await self._pending(self._saver._adb, thread_id)
+        return await self._pending(self.context.adb, thread_id)
 
     async def _pending(self, db: Database, thread_id: str | None) -> Sequence[EffectRecord]:
         if thread_id is not None:
@@ -376,13 +369,13 @@ class EffectLog:
         Raises:
             EffectError: There is no such effect, or it needs no decision.
         """
-        return run_sync(self._resolve(self._saver._db, effect_id, finding, note, actor))
+        return run_sync(self._resolve(self.context.db, effect_id, finding, note, actor))
 
     async def aresolve(
         self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
     ) -> EffectRecord:
         """Decide on an effect whose end is unknown; see `resolve`."""
-        return await self._resolve(self._saver._adb, effect_id, finding, note, actor)
+        return await self._resolve(self.context.adb, effect_id, finding, note, actor)
 
     async def _resolve(
         self, db: Database, effect_id: str, finding: Finding | None, note: str | None, actor: str | None
@@ -402,7 +395,7 @@ class EffectLog:
         if row is None:
             raise EffectError(f"there is no effect {effect_id!r}: EffectLog.pending() lists those that wait")
         decided = row.state == "unknown" and await resolve(
-            db, self._saver.serde, row, finding, source="human", actor=actor or owner(), reason=note
+            db, self.serde, row, finding, source="human", actor=actor or owner(), reason=note
         )
         if not decided:
             raise EffectError(
@@ -415,20 +408,50 @@ class EffectLog:
 
     def history(self, effect_id: str) -> Sequence[EffectEvent]:
         """Return the audit trail of an effect, oldest first."""
-        return run_sync(self._history(self._saver._db, effect_id))
+        return run_sync(self._history(self.context.db, effect_id))
 
     async def ahistory(self, effect_id: str) -> Sequence[EffectEvent]:
         """Return the audit trail of an effect; see `history`."""
-        return await self._history(self._saver._adb, effect_id)
+        return await self._history(self.context.adb, effect_id)
 
     async def _history(self, db: Database, effect_id: str) -> Sequence[EffectEvent]:
         return [EffectEvent(effect_id, *row) for row in await ops.list_events(db, _require_ulid(effect_id))]
 
     def _record(self, row: EffectRow) -> EffectRecord:
-        return record_of(self._saver.serde, row)
+        return record_of(self.serde, row)
 
 
 _making = threading.Lock()
+
+
+class HasSerde(Protocol):
+    """A saver, whose serializer may be reassigned."""
+
+    serde: SerializerProtocol
+
+
+def log_of(context: SaverContext, saver: HasSerde) -> EffectLog:
+    """Return the effect log of a saver and its clones; the same one each time."""
+    with _making:
+        log: EffectLog | None = context.parts.get("effects")
+        if log is None:
+            log = context.parts["effects"] = EffectLog(context, saver)
+    return log
+
+
+def log_in(saver: Any) -> EffectLog:
+    """Return the effect log of a graph's saver, also behind a proxy that forwards unknown names.
+
+    Raises:
+        InvalidConfigError: The graph's checkpointer is not a DurableSaver.
+    """
+    log = getattr(saver, "effects", None)
+    if not isinstance(log, EffectLog):
+        raise InvalidConfigError(
+            f"an effect log needs a DurableSaver, got {type(saver).__name__}: compile the graph with "
+            "checkpointer=DurableSaver.from_conn_string(...)"
+        )
+    return log
 
 
 class _InTransaction(Effect):

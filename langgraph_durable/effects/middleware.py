@@ -28,7 +28,7 @@ class EffectMiddleware(AgentMiddleware[Any, Any]):
         """Make the middleware.
 
         Args:
-            log: Where the effects are kept: `EffectLog.from_saver(saver)`, of the agent's own checkpointer.
+            log: Where the effects are kept: `saver.effects`, of the agent's own checkpointer.
             policies: By the tool's name.
             default: For the other tools.
             trust_hints: Whether tools' own hints may make `default` laxer; see ToolWrapper.

@@ -48,7 +48,7 @@ class ToolWrapper:
                 `default` laxer. They are the server's word: without this they can only make it stricter.
         """
         if not isinstance(log, EffectLog):
-            raise InvalidConfigError(f"log must be EffectLog.from_saver(saver), got {log!r:.100}")
+            raise InvalidConfigError(f"log must be saver.effects, got {log!r:.100}")
         for name, policy in (policies or {}).items():
             if not isinstance(policy, EffectPolicy):
                 raise InvalidConfigError(

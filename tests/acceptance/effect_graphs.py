@@ -12,7 +12,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Send
 
-from langgraph_durable import DurableSaver, EffectLog, effect
+from langgraph_durable import DurableSaver, effect
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.graphs import Graph
 
@@ -110,7 +110,7 @@ def told(result: dict[str, Any]) -> list[Any]:
 
 
 def states(saver: DurableSaver) -> list[str]:
-    return [record.state for record in EffectLog.from_saver(saver).list()]
+    return [record.state for record in saver.effects.list()]
 
 
 def answer(graph_interrupt: Any, decision: str, **more: Any) -> dict[str, Any]:

@@ -30,14 +30,13 @@ from langgraph.types import Command, RetryPolicy, Send
 from langgraph_durable import (
     READ_ONLY,
     DurableSaver,
-    EffectLog,
     EffectPolicy,
     Happened,
     NotHappened,
     current_effect,
     effect,
 )
-from langgraph_durable._saver_operations import SaverOperations
+from langgraph_durable import saver as _saver
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects import _store as ops
 from langgraph_durable.errors import DurableError, EffectError
@@ -232,7 +231,7 @@ def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pip
     """Be one of several workers that pay for the same orders at the same time; say what each order's payment was."""
     seen: list[str] = []
     with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         saver.get_tuple(thread())  # connected before the first round
         for order in rounds:
             barrier.wait(60)
@@ -290,7 +289,8 @@ class _Points:
     def watch(self) -> None:
         """Put points around the operations of the log and the saver."""
         claim, move = ops.claim_effect, ops.move_effect
-        put, put_writes = SaverOperations._put, SaverOperations._put_writes
+        facade: Any = _saver
+        put, put_writes = facade.put_checkpoint, facade.put_writes
 
         async def claim_effect(*args: Any, **kwargs: Any) -> Any:
             kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
@@ -305,23 +305,24 @@ class _Points:
 
         kind = self._kind
 
-        def _put(saver: Any, db: Any, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
+        def put_checkpoint(db: Any, codec: Any, known: Any, config: Any, *args: Any) -> Any:
             steps = _STEPS.get(kind, _USUAL_STEPS)
             inside = bool(config["configurable"].get("checkpoint_ns"))
+            _, metadata, _ = args
             point = steps.get(metadata["step"]) if inside == (kind in IN_SUBGRAPHS) else None
-            return self.around(point, lambda: put(saver, db, config, checkpoint, metadata, versions))
+            return self.around(point, lambda: put(db, codec, known, config, *args))
 
-        def _put_writes(
-            saver: Any, db: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
+        def put_task_writes(
+            db: Any, serde: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
         ) -> Any:
             of_tool = "__pregel_push" in path if kind in PUSHED else "tools" in path
             if kind in PUSHED:
                 of_tool = of_tool and "payment" in str(writes)
             point = "writes put" if of_tool else None
-            return self.around(point, lambda: put_writes(saver, db, config, writes, task_id, path))
+            return self.around(point, lambda: put_writes(db, serde, config, writes, task_id, path))
 
         ops.claim_effect, ops.move_effect = claim_effect, move_effect
-        SaverOperations._put, SaverOperations._put_writes = _put, _put_writes  # type: ignore[assignment, method-assign]
+        facade.put_checkpoint, facade.put_writes = put_checkpoint, put_task_writes
 
 
 def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
@@ -382,7 +383,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         return {"messages": [("assistant", str(await apay(**args)))]}  # type: ignore[arg-type]
 
     def raw(state: MessagesState) -> dict[str, Any]:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         with log.effect("pay", key=request.order, args=args, policy=policy) as e:
             if not e.replayed:
                 e.issue()
@@ -390,7 +391,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
             return {"messages": [("assistant", str(e.result))]}
 
     async def araw(state: MessagesState) -> dict[str, Any]:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         async with log.aeffect("pay", key=request.order, args=args, policy=policy) as e:
             if not e.replayed:
                 await e.issue()
@@ -416,7 +417,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     tools: Any
     if request.kind == "wrapped":
-        wrapper = EffectLog.from_saver(saver).tool_wrapper({"pay": policy})
+        wrapper = saver.effects.tool_wrapper({"pay": policy})
         own = StructuredTool.from_function(plain_pay, plain_apay, name="pay")
         tools = ToolNode(
             [own], wrap_tool_call=wrapper.wrap_tool_call, awrap_tool_call=wrapper.awrap_tool_call
@@ -490,7 +491,7 @@ def _agent(
         [StructuredTool.from_function(pay, apay), look_up],
         middleware=[
             *others,
-            EffectMiddleware(EffectLog.from_saver(saver), {"pay": policy, "look_up": READ_ONLY}),
+            EffectMiddleware(saver.effects, {"pay": policy, "look_up": READ_ONLY}),
         ],
         checkpointer=saver,
     )

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_durable import DurableSaver, EffectLog, Happened, NotHappened, embedded
+from langgraph_durable import DurableSaver, Happened, NotHappened, embedded
 from tests.acceptance.driving import thread
 from tests.acceptance.effect_workers import Kind, Request, Worker, run, started
 from tests.vendor import Rules, Vendor, running_vendor
@@ -168,7 +168,7 @@ class Case:
     def __init__(self, cell: Cell, conninfo: str, saver: DurableSaver, vendor: Vendor) -> None:
         self.cell = cell
         self.saver = saver
-        self.log = EffectLog.from_saver(saver)
+        self.log = saver.effects
         self.vendor = vendor
         self.order = f"order-{os.getpid()}-{next(_orders)}"
         self.notes: list[str] = []

@@ -11,7 +11,9 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Checkpointer, StateSnapshot
 
-from langgraph_durable import DurableSaver, EffectLog, EffectRecord, InvalidConfigError, effect
+from langgraph_durable import DurableSaver, effect
+from langgraph_durable.effects import EffectRecord
+from langgraph_durable.errors import InvalidConfigError
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind
 from tests.acceptance.graphs import Graph, Steps
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.context
 
 async def of(drive: Drive, saver: DurableSaver, config: Any) -> list[Any]:
     """The arguments of a checkpoint's effects."""
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     found: Sequence[EffectRecord] = (
         await log.afor_checkpoint(config) if drive.asynchronous else log.for_checkpoint(config)
     )
@@ -69,7 +71,7 @@ async def test_the_latest_and_ulids(saver: DurableSaver, drive: Drive, world: Wo
     assert await of(drive, saver, thread("another")) == []
     assert await of(drive, saver, thread(checkpoint_id="unknown")) == []
     with pytest.raises(InvalidConfigError):
-        EffectLog.from_saver(saver).for_checkpoint({"configurable": {}})
+        saver.effects.for_checkpoint({"configurable": {}})
 
 
 async def test_a_replay_belongs_to_who_asked_first(saver: DurableSaver, drive: Drive, world: World) -> None:
@@ -166,7 +168,7 @@ async def test_effects_of_the_functional_api(saver: DurableSaver, drive: Drive, 
 
 
 async def test_effects_that_name_themselves(saver: DurableSaver, drive: Drive) -> None:
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
 
     def node(state: Steps) -> dict[str, Any]:
         with log.effect("e-mail", key="k", args={"text": "in a node"}) as e:

@@ -14,7 +14,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from langgraph_durable import CompactionRefusedError, DurableSaver, InvalidConfigError, PruneFailedError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import CompactionRefusedError, InvalidConfigError, PruneFailedError
 from tests.acceptance.driving import Drive, thread
 
 

@@ -19,16 +19,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
-from langgraph_durable import (
-    DurableSaver,
-    EffectError,
-    EffectForkedError,
-    EffectLog,
-    EffectUnknownError,
-    Happened,
-    NotHappened,
-    effect,
-)
+from langgraph_durable import DurableSaver, EffectError, EffectUnknownError, Happened, NotHappened, effect
+from langgraph_durable.errors import EffectForkedError
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,
@@ -188,14 +180,14 @@ async def test_an_interrupt_inside_the_tool(saver: DurableSaver, drive: Drive, w
     graph = agent(saver, [made(drive, remind)], calls(("remind", "a", "1")))
     await drive.invoke(graph, GIVEN, thread())
     for said in ("yes", "YES"):
-        [record] = EffectLog.from_saver(saver).list()
+        [record] = saver.effects.list()
         assert record.state == "suspended"
-        assert EffectLog.from_saver(saver).pending() == []
+        assert saver.effects.pending() == []
         assert world.done == []
         result = await drive.invoke(graph, Command(resume=said), thread())
     assert world.done == ["a: yes, YES"]
     assert told(result) == ["did a: yes, YES"]
-    [record] = EffectLog.from_saver(saver).list()
+    [record] = saver.effects.list()
     assert (record.state, record.attempts, record.generation) == ("completed", 3, 0)
 
 
@@ -250,7 +242,7 @@ async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: Wor
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     assert [r.state for r in await log.alist()] == ["unknown"]
     with pytest.raises(EffectUnknownError):
         await graph.ainvoke(None, thread())
@@ -285,7 +277,7 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(
         await graph.ainvoke(GIVEN, thread(), durability="sync")
     helper.join()
     observer.close()
-    assert [r.state for r in await EffectLog.from_saver(saver).alist()] == ["completed"]
+    assert [r.state for r in await saver.effects.alist()] == ["completed"]
     assert told(await graph.ainvoke(None, thread())) == ["did a"]
     assert world.done == ["a"]
 
@@ -293,7 +285,7 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(
 @pytest.mark.parametrize("times", [1, 2, 3])
 async def test_a_tool_that_is_cancelled_as_it_begins(saver: DurableSaver, conninfo: str, times: int) -> None:
     """LangGraph cancels the tasks of a failed step twice; a claim that nobody waits for any more is given back."""
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     observer = Observer(conninfo)
     async with log.aeffect("other", key="1") as other:
         await other.complete()  # the pool is open
@@ -338,7 +330,7 @@ async def test_a_cancelled_sync_tool_finishes_in_its_thread(saver: DurableSaver,
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     assert [r.state for r in await log.alist()] == ["issued"]
     go.set()
     result = await graph.ainvoke(None, thread())
@@ -358,7 +350,7 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
 
     act = tool(effect(lease=timedelta(microseconds=1))(remind), description="Do it.")
     graph = agent(saver, [act], calls(("remind", "a", "1")))
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     log._leases.keep = lambda *_: threading.Lock()  # type: ignore[method-assign,assignment] # frozen
     run = threading.Thread(target=graph.invoke, args=(GIVEN, thread()), kwargs={"durability": "sync"})
     run.start()
@@ -433,7 +425,7 @@ async def test_time_travel_replays(saver: DurableSaver, drive: Drive, world: Wor
         again = await drive.invoke(graph, None, await before_tools(drive, graph))
         assert told(again) == told(first)
     assert world.done == ["a"]
-    assert EffectLog.from_saver(saver).replays() == 2
+    assert saver.effects.replays() == 2
 
 
 async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
@@ -474,7 +466,7 @@ async def test_a_command_is_replayed_for_the_call_that_asks(
     assert (second.content, second.tool_call_id) == ("done", "2")
     assert second.id not in ("fixed", None)
     mark = second.response_metadata["effect"]
-    [record] = EffectLog.from_saver(saver).list()
+    [record] = saver.effects.list()
     assert mark == {
         "replayed": True,
         "effect_id": record.effect_id,
@@ -678,7 +670,7 @@ async def test_subgraphs(
     monkeypatch.setattr("langgraph_durable.effects._claim._BARRIER_TIMEOUT", 0.5)
     options: dict[str, Any] = {"key": lambda text: text} if keyed else {}
     if checkpointer is False and keyed:
-        options["log"] = EffectLog.from_saver(saver)
+        options["log"] = saver.effects
     inner = agent(checkpointer, [made(drive, remind(world), **options)], calls(("remind", "a", "1")))
     outer = StateGraph(MessagesState)
     outer.add_node("inner", inner)
@@ -734,7 +726,7 @@ async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Driv
     world.trouble = [TimeoutError("no answer")]
     graph = twins(saver, drive, remind(world), on_unknown="ask")
     await drive.invoke(graph, GIVEN, thread())
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     log.resolve(log.pending()[0].effect_id, Happened("seen"))
     assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
     assert world.done == ["a"]
@@ -749,7 +741,7 @@ async def test_a_twin_that_is_decided_after_the_run_failed(
     for given in (GIVEN, None, None):
         with pytest.raises(EffectUnknownError):
             await drive.invoke(graph, given, thread())
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     log.resolve(log.pending()[0].effect_id, Happened("seen"))
     assert told(await drive.invoke(graph, None, thread()))[1:] == ["seen"]
     assert world.done == ["a"]

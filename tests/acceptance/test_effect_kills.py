@@ -22,15 +22,8 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_durable import (
-    DurableSaver,
-    EffectLog,
-    EffectRecord,
-    Happened,
-    NotHappened,
-    current_effect,
-    effect,
-)
+from langgraph_durable import DurableSaver, Happened, NotHappened, current_effect, effect
+from langgraph_durable.effects import EffectLog, EffectRecord
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_workers import CENTS, Request, context, race, run, started
 from tests.acceptance.kill_matrix import POINTS, RESUMES, SETTINGS, Cell, run_cell, sample
@@ -55,7 +48,7 @@ def vendor() -> Iterator[Vendor]:
 
 @pytest.fixture
 def log(saver: DurableSaver) -> EffectLog:
-    return EffectLog.from_saver(saver)
+    return saver.effects
 
 
 @pytest.fixture

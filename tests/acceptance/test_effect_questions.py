@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command, interrupt
 
-from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened
+from langgraph_durable import DurableSaver, EffectError, Happened, NotHappened
 from langgraph_durable.effects import _store as ops
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
@@ -82,7 +82,7 @@ async def test_what_a_human_decides(
         with pytest.raises(EffectError, match=r"declared failed|abandoned"):
             await drive.invoke(graph, resume, thread())
     assert world.done == done
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     [record] = log.list()
     reasons = [event.reason for event in log.history(record.effect_id)]
     assert f"{decision}: a note" in reasons
@@ -164,7 +164,7 @@ async def test_decided_elsewhere_while_the_graph_waits(
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     await drive.invoke(graph, None, thread())
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     [pending] = log.pending("thread")
     log.resolve(pending.effect_id, Happened("seen"), actor="ann")
     assert told(await drive.invoke(graph, None, thread())) == ["seen"]
@@ -182,7 +182,7 @@ async def test_decided_elsewhere_before_the_tools_own_questions(
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     await drive.invoke(graph, None, thread())
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     log.resolve(log.pending()[0].effect_id, NotHappened())
     await drive.invoke(graph, None, thread())
     for said in ("one", "two"):
@@ -264,7 +264,7 @@ async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_agai
         with pytest.raises(RuntimeError, match="killed"):
             await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
         monkeypatch.setattr(ops, "move_effect", move)
-        [record] = EffectLog.from_saver(saver).list()
+        [record] = saver.effects.list()
         assert record.state == ("failed" if is_done else "unknown")
     result = await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
     assert told(result) == ["did a"]
@@ -292,7 +292,7 @@ async def test_questions_beside_each_other_in_one_task(
     graph = agent(saver, tools, script)
     with suppress(TimeoutError):  # or the question comes first
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     while sorted(r.tool for r in await log.alist(state="unknown")) != ["lose", "lose"]:
         with suppress(TimeoutError, EffectError):
             await drive.invoke(graph, None, thread(), durability="sync")

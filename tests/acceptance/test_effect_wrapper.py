@@ -26,14 +26,13 @@ from langgraph_durable import (
     READ_ONLY,
     DurableSaver,
     EffectError,
-    EffectLog,
     EffectPolicy,
     EffectUnknownError,
     Happened,
-    InvalidConfigError,
     effect,
 )
 from langgraph_durable.effects._keys import canonical
+from langgraph_durable.errors import InvalidConfigError
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, answer, before_tools, calls, states, told
 from tests.acceptance.graphs import Graph
@@ -69,7 +68,7 @@ def agent(
     **options: Any,
 ) -> Graph:
     """An agent whose tools nobody decorated: with a ToolNode of its own, or made by langchain."""
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     if kind == "node":
         wrapper = log.tool_wrapper(policies, **options)
         return node_agent(saver, tools, wrapper, *script, errors=errors)
@@ -243,7 +242,7 @@ async def test_once_then_replayed(
     again = await drive.invoke(graph, None, await before_tools(drive, graph))
     assert told(again) == ["did a"]
     assert world.done == ["a"]
-    [record] = EffectLog.from_saver(saver).list()
+    [record] = saver.effects.list()
     assert (record.tool, record.args, record.state, record.attempts) == (
         "act",
         {"text": "a"},
@@ -268,7 +267,7 @@ async def test_unknown_is_not_run_again(
     graph = agent(kind, saver, [make(world)], calls(("act", "a", "1")), errors=True)
     [said] = told(await drive.invoke(graph, GIVEN, thread()))
     assert "no answer" in said
-    [record] = EffectLog.from_saver(saver).list()
+    [record] = saver.effects.list()
     assert (record.state, record.error) == ("unknown", "TimeoutError: no answer")
     [said] = told(await drive.invoke(graph, None, await before_tools(drive, graph)))
     assert "nobody knows whether it took place" in said
@@ -289,7 +288,7 @@ async def test_arguments_that_the_schema_does_not_name(
         AIMessage("", tool_calls=[{"name": "act", "args": {"text": "a", "to": to}, "id": to}])
         for to in ("one", "other")
     ]
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     wrapper = log.tool_wrapper({"act": EffectPolicy(scope="thread")})
     await drive.invoke(node_agent(saver, [tool_], wrapper, *script), GIVEN, thread())
     assert world.done == ["a {'to': 'one'}", "a {'to': 'other'}"]
@@ -331,7 +330,7 @@ async def test_async_bodies_that_do_not_look_so(saver: DurableSaver, world: Worl
     said = told(await graph.ainvoke(GIVEN, thread(), durability="sync"))
     assert "no answer" in said[0]
     assert said[1] == "did b"
-    first, second = EffectLog.from_saver(saver).list()
+    first, second = saver.effects.list()
     assert (first.state, second.state, second.result_lost) == ("unknown", "completed", False)
 
 
@@ -383,11 +382,11 @@ async def test_policies_by_name(saver: DurableSaver, drive: Drive, world: World,
         assert told(result) == ["found it" if name == "pay" else f"did {name} a"]
     assert seen == ["a"]
     assert world.done == ["pay a", "look a", "look a", "again a", "again a"]
-    assert [r.tool for r in EffectLog.from_saver(saver).list()] == ["pay", "again"]
+    assert [r.tool for r in saver.effects.list()] == ["pay", "again"]
 
 
 async def test_the_plain_wrapper(saver: DurableSaver, drive: Drive, world: World) -> None:
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     world.trouble = [TimeoutError()]
     graph = node_agent(saver, [structured(world)], log, calls(("act", "a", "1")))
     with pytest.raises(TimeoutError):
@@ -422,7 +421,7 @@ async def test_a_tool_that_handles_its_own_errors(
     definite = {"act": EffectPolicy(failed_on=ToolException)}
     graph = agent(kind, saver, tools, calls(("act", "a", "1")), policies=definite)
     assert told(await drive.invoke(graph, GIVEN, thread())) == ["declined"]
-    [record] = EffectLog.from_saver(saver).list()
+    [record] = saver.effects.list()
     assert (record.state, record.error) == ("failed", "ToolException: declined")
 
 
@@ -481,7 +480,7 @@ async def test_a_decorated_tool_is_left_alone(
 
     graph = agent(kind, saver, [act], calls(("act", "a", "1")))
     assert told(await drive.invoke(graph, GIVEN, thread())) == ["did a"]
-    assert [r.tool for r in EffectLog.from_saver(saver).list()] == ["its own name"]
+    assert [r.tool for r in saver.effects.list()] == ["its own name"]
 
 
 async def test_parallel_calls_of_which_one_fails(
@@ -574,7 +573,7 @@ def test_hints_of_tools(
     untrusted: EffectPolicy,
     trusted: EffectPolicy,
 ) -> None:
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     hinting = structured(world)
     hinting.metadata = hints
     assert log.tool_wrapper(default=default).policy_for(hinting) == untrusted
@@ -584,7 +583,7 @@ def test_hints_of_tools(
 
 
 def test_wrong_arguments(saver: DurableSaver) -> None:
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     with pytest.raises(InvalidConfigError, match="must be an EffectPolicy"):
         log.tool_wrapper({"pay": "ask"})  # type: ignore[dict-item]
     pytest.importorskip("langchain.agents", reason="langchain is not installed")
@@ -606,7 +605,7 @@ async def test_a_human_who_edits_the_call(saver: DurableSaver, drive: Drive, wor
         [structured(world)],
         middleware=[
             HumanInTheLoopMiddleware(interrupt_on={"act": True}),
-            EffectMiddleware(EffectLog.from_saver(saver)),
+            EffectMiddleware(saver.effects),
         ],
         checkpointer=saver,
     )
@@ -617,4 +616,4 @@ async def test_a_human_who_edits_the_call(saver: DurableSaver, drive: Drive, wor
     [said] = told(result)
     assert said.endswith("did b")
     assert world.done == ["b"]
-    assert [r.args for r in EffectLog.from_saver(saver).list()] == [{"text": "b"}]
+    assert [r.args for r in saver.effects.list()] == [{"text": "b"}]

@@ -14,16 +14,9 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import Checkpointer, Command, interrupt
 
-from langgraph_durable import (
-    DurableSaver,
-    EffectLog,
-    Happened,
-    InvalidConfigError,
-    PendingInterrupt,
-    apending_interrupts,
-    effect,
-    pending_interrupts,
-)
+from langgraph_durable import DurableSaver, Happened, effect
+from langgraph_durable.errors import InvalidConfigError
+from langgraph_durable.interrupts import PendingInterrupt
 from tests.acceptance.driving import Drive, answers, interrupts, thread
 from tests.acceptance.graphs import (
     Builder,
@@ -44,8 +37,8 @@ pytestmark = pytest.mark.context
 
 async def inbox(drive: Drive, saver: DurableSaver, **options: Any) -> list[PendingInterrupt]:
     if drive.asynchronous:
-        return [found async for found in apending_interrupts(saver, **options)]
-    return list(pending_interrupts(saver, **options))
+        return [found async for found in saver.apending_interrupts(**options)]
+    return list(saver.pending_interrupts(**options))
 
 
 async def same_as_state(drive: Drive, saver: DurableSaver, graph: Graph, thread_id: str) -> list[Any]:
@@ -216,9 +209,7 @@ async def test_what_cannot_be_asked_for(saver: DurableSaver) -> None:
     wrongs: list[dict[str, Any]] = [{"thread_id": ""}, {"limit": -1}, {"after": None}]
     for wrong in wrongs:
         with pytest.raises(InvalidConfigError):
-            pending_interrupts(saver, **wrong)
-    with pytest.raises(InvalidConfigError, match="DurableSaver"):
-        pending_interrupts("saver")  # type: ignore[arg-type]
+            saver.pending_interrupts(**wrong)
 
 
 # --- what cannot be read ---
@@ -295,7 +286,7 @@ def paying(saver: DurableSaver, drive: Drive, names: tuple[str, ...]) -> Graph:
 
 async def test_questions_about_effects_name_them(saver: DurableSaver, drive: Drive) -> None:
     graph = paying(saver, drive, ("left", "right"))
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, {"trail": []}, thread())
     while (
@@ -323,7 +314,7 @@ async def test_questions_about_effects_name_them(saver: DurableSaver, drive: Dri
 
 
 async def test_a_question_that_only_speaks_of_an_effect(saver: DurableSaver, drive: Drive) -> None:
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     with log.effect("pay", key="k") as e:
         e.issue()
         e.complete()
@@ -346,7 +337,7 @@ async def test_an_effect_decided_out_of_band_leaves_its_question(saver: DurableS
     await drive.invoke(graph, None, thread())
     [found] = await inbox(drive, saver)
     assert found.effect_id is not None
-    EffectLog.from_saver(saver).resolve(found.effect_id, Happened("paid"))
+    saver.effects.resolve(found.effect_id, Happened("paid"))
     assert await same_as_state(drive, saver, graph, "thread") == [found.question]
     result = await drive.invoke(graph, None, thread())
     assert result["trail"] == ["paid"]

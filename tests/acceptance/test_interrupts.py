@@ -11,7 +11,8 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from langgraph_durable import DurableSaver, SaverClosedError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import SaverClosedError
 from tests.acceptance.driving import Drive, answers, interrupts, thread
 from tests.acceptance.graphs import (
     Graph,

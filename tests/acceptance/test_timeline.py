@@ -16,7 +16,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import NodeBuilder, Pregel
 from langgraph.types import Checkpointer, Command, interrupt
 
-from langgraph_durable import DurableSaver, InvalidConfigError, TimelineEntry, effect
+from langgraph_durable import DurableSaver, effect
+from langgraph_durable.errors import InvalidConfigError
+from langgraph_durable.timeline import TimelineEntry
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, answer, calls, made, remind
 from tests.acceptance.graphs import (

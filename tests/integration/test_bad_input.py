@@ -11,7 +11,8 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from langgraph_durable import CheckpointCorruptedError, DurableSaver, InvalidConfigError, ThreadDeletedError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import CheckpointCorruptedError, InvalidConfigError, ThreadDeletedError
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver, SyncDriver
 

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from langgraph_durable import DurableSaver, EffectLog, effect
+from langgraph_durable import DurableSaver, effect
 from langgraph_durable.cli.main import main
 
 QUESTION = "Pay?\n\x1b[2J\u202e"
@@ -86,7 +86,7 @@ def test_a_question_of_the_log(
     with pytest.raises(TimeoutError):
         graph.invoke({"messages": []}, thread("t"))
     graph.invoke(None, thread("t"))
-    [unknown] = EffectLog.from_saver(saver).pending()
+    [unknown] = saver.effects.pending()
     assert unknown.effect_id in run(capsys, conninfo, "interrupts")[1]
 
 

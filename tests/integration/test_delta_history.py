@@ -16,7 +16,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from langgraph_durable import CheckpointCorruptedError, DurableSaver, InvalidConfigError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import CheckpointCorruptedError, InvalidConfigError
 from tests.acceptance.graphs import Graph, Saver, extend
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver as Driven

@@ -21,16 +21,10 @@ from langgraph_durable import (
     READ_ONLY,
     DurableError,
     DurableSaver,
-    EffectAbandonedError,
-    EffectConflictError,
     EffectError,
-    EffectInFlightError,
-    EffectLog,
     EffectPolicy,
-    EffectSupersededError,
     EffectUnknownError,
     Happened,
-    InvalidConfigError,
     NotHappened,
     Undetermined,
     current_effect,
@@ -38,6 +32,14 @@ from langgraph_durable import (
 )
 from langgraph_durable.effects import _store as ops
 from langgraph_durable.effects._claim import Guard
+from langgraph_durable.effects.log import log_in
+from langgraph_durable.errors import (
+    EffectAbandonedError,
+    EffectConflictError,
+    EffectInFlightError,
+    EffectSupersededError,
+    InvalidConfigError,
+)
 from tests.effects import SCHEMA, Log, age, next_transaction
 from tests.proxy import Proxy
 from tests.samples import Driver
@@ -347,7 +349,7 @@ async def test_an_effect_that_goes_on_elsewhere(log: Log) -> None:
 
 async def test_one_that_waits_gets_the_outcome(conninfo: str) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         waiting = asyncio.Event()
 
         async def wait() -> Any:
@@ -366,7 +368,7 @@ async def test_one_that_waits_gets_the_outcome(conninfo: str) -> None:
 async def test_many_at_once_run_it_once(conninfo: str) -> None:
     ran = []
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
 
         async def one(number: int) -> Any:
             async with log.aeffect("pay", key="k") as e:
@@ -962,7 +964,7 @@ async def test_a_transaction_under_a_key_that_was_used_outside_one(log: Log) -> 
 
 async def test_transactions_at_once(conninfo: str, seats: str) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
 
         async def one() -> bool:
             async with log.atransaction("seat", key="k") as (cursor, e):
@@ -1092,8 +1094,8 @@ def test_one_exception_type_stands_for_itself() -> None:
 
 def test_a_log_needs_a_saver_of_ours(saver: DurableSaver) -> None:
     with pytest.raises(InvalidConfigError, match="DurableSaver"):
-        EffectLog.from_saver(InMemorySaver())  # type: ignore[arg-type]
-    assert EffectLog.from_saver(saver) is EffectLog.from_saver(saver)
+        log_in(InMemorySaver())
+    assert saver.effects is saver.effects
 
 
 def test_decorators_take_parentheses() -> None:
@@ -1190,15 +1192,15 @@ def test_a_decorated_function_without_a_log_or_key(saver: DurableSaver) -> None:
     def refund(order: str) -> None:
         pytest.fail("it ran")
 
-    for options in ({}, {"log": EffectLog.from_saver(saver)}, {"key": "k"}):
+    for options in ({}, {"log": saver.effects}, {"key": "k"}):
         with pytest.raises(EffectError, match="outside of a running graph"):
             effect(**options)(refund)("1")
     for key in (lambda order: "", lambda order: 3):
         with pytest.raises(EffectError, match="must give text"):
-            effect(key=key, log=EffectLog.from_saver(saver))(refund)("1")  # type: ignore[arg-type]
+            effect(key=key, log=saver.effects)(refund)("1")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        effect(key="k", log=EffectLog.from_saver(saver))(refund)()  # type: ignore[call-arg]
-    assert EffectLog.from_saver(saver).list() == []
+        effect(key="k", log=saver.effects)(refund)()  # type: ignore[call-arg]
+    assert saver.effects.list() == []
 
 
 async def test_read_only_functions_are_not_logged(log: Log) -> None:

@@ -14,18 +14,9 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from langgraph_durable import (
-    DurableSaver,
-    EffectError,
-    EffectLog,
-    EffectUnknownError,
-    EffectUnresolvedError,
-    NotHappened,
-    PruneFailedError,
-    ThreadDeletedError,
-    effect,
-)
+from langgraph_durable import DurableSaver, EffectError, EffectUnknownError, NotHappened, effect
 from langgraph_durable.cli.main import main
+from langgraph_durable.errors import EffectUnresolvedError, PruneFailedError, ThreadDeletedError
 from tests.checkpoints import config_for
 from tests.samples import Driver, Observer
 
@@ -35,7 +26,7 @@ class Payments:
 
     def __init__(self, saver: DurableSaver) -> None:
         self.saver = saver
-        self.log = EffectLog.from_saver(saver)
+        self.log = saver.effects
         self.paid: list[str] = []
         self.broken = False
         self.meanwhile: Callable[[], Any] = lambda: None
@@ -294,7 +285,7 @@ def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.Capt
 def test_the_command_line_shows_whatever_was_stored(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = EffectLog.from_saver(saver)
+    log = saver.effects
     odd = {("no", "key of JSON"): 1, "clears": "\x9b2J", "half": "\udc80"}
     with pytest.raises(RuntimeError), log.effect("pay\x1b[2J", key="k", args=odd) as e:
         e.issue()

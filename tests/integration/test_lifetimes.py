@@ -21,8 +21,9 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
-from langgraph_durable import DurableSaver, EffectError, EffectLog, InvalidConfigError, SaverClosedError
+from langgraph_durable import DurableSaver, EffectError
 from langgraph_durable._postgres import pools as _pools
+from langgraph_durable.errors import InvalidConfigError, SaverClosedError
 from tests.proxy import Proxy
 from tests.samples import (
     LARGE,
@@ -645,7 +646,7 @@ async def test_an_aput_in_the_callers_transaction_goes_with_it(conninfo: str, au
 def test_what_is_called_in_an_effects_transaction_on_one_connection_is_part_of_it(conninfo: str) -> None:
     with Connection.connect(conninfo, autocommit=True) as connection:
         saver = DurableSaver(connection)
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         with pytest.raises(ZeroDivisionError), log.transaction("seat", key="12a"):
             saver.put(*a_put())
             assert saver.get_tuple(config()) is not None
@@ -660,7 +661,7 @@ async def test_what_is_awaited_in_an_effects_transaction_on_one_connection_is_pa
 ) -> None:
     async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
         saver = DurableSaver(async_pool=connection)
-        log = EffectLog.from_saver(saver)
+        log = saver.effects
         others: list[asyncio.Task[Any]] = []
         with pytest.raises(ZeroDivisionError):
             async with log.atransaction("seat", key="12a"):

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from langgraph_durable import CheckpointCorruptedError, DurableSaver
+from langgraph_durable import DurableSaver
 from langgraph_durable._checkpoints import listing as _listing
+from langgraph_durable._checkpoints.codec import decode_checkpoint
 from langgraph_durable._checkpoints.filters import filter_matches
 from langgraph_durable._checkpoints.listing import CheckpointWalk
+from langgraph_durable.errors import CheckpointCorruptedError
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver
 
@@ -187,11 +189,11 @@ def test_a_long_walk_holds_one_page_in_memory(
             FROM langgraph_durable.checkpoints, generate_series(1, 10000) i""")
         connection.execute("ANALYZE langgraph_durable.checkpoints, langgraph_durable.channel_values")
 
-    def decode(stored: Any, serde: Any) -> Any:
+    def decode(serde: Any, stored: Any) -> Any:
         stored.checkpoint_id = checkpoint["id"]
-        return DurableSaver._decode(saver, stored, serde)
+        return decode_checkpoint(serde, stored)
 
-    monkeypatch.setattr(saver, "_decode", decode)
+    monkeypatch.setattr(_listing, "decode_checkpoint", decode)
     walked = 0
     tracemalloc.start()
     try:
@@ -269,11 +271,11 @@ def test_large_pending_writes_are_decoded_a_few_at_a_time(
         saver.put_writes(config, [("n", random.randbytes(200_000))], "task")
     decoded = []
 
-    def decode(stored: Any, serde: Any) -> Any:
+    def decode(serde: Any, stored: Any) -> Any:
         decoded.append(stored.checkpoint_id)
-        return DurableSaver._decode(saver, stored, serde)
+        return decode_checkpoint(serde, stored)
 
-    monkeypatch.setattr(saver, "_decode", decode)
+    monkeypatch.setattr(_listing, "decode_checkpoint", decode)
     listing = saver.list(config_for("t"))
     next(listing)
     assert len(decoded) == 2

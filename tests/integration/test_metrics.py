@@ -9,7 +9,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 from psycopg_pool import ConnectionPool
 
-from langgraph_durable import DurableSaver, InvalidConfigError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import InvalidConfigError
 from tests.samples import WRITES, Driver, Observer, a_put, config
 
 

@@ -27,7 +27,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, InvalidConfigError, effect, pending_interrupts
+from langgraph_durable import DurableSaver, effect
+from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.otel import instrument
 from tests.acceptance.graphs import CHAIN, chain
 from tests.samples import LARGE, WRITES, Driver, Observer, a_put, await_until, config
@@ -153,7 +154,7 @@ async def test_the_rest_of_the_operations(saver: DurableSaver, drive: Driver, te
     if drive.kind == "sync":
         saver.get_delta_channel_history(config=config(), channels=["messages"])
         assert not list(saver.timeline("thread"))
-        assert not list(pending_interrupts(saver))
+        assert not list(saver.pending_interrupts())
     else:
         await saver.aget_delta_channel_history(config=config(), channels=["messages"])
         assert not [entry async for entry in saver.atimeline("thread")]

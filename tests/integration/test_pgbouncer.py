@@ -17,7 +17,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from langgraph_durable import DurableSaver, InvalidConfigError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import InvalidConfigError
 from tests.samples import WRITES, Driver, a_put, config, wait_until
 
 BINARY = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")

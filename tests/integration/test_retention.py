@@ -14,8 +14,8 @@ from langgraph.checkpoint.base.id import UUID, uuid6
 from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
 from psycopg.pq import TransactionStatus
 
-from langgraph_durable import (
-    DurableSaver,
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import (
     InvalidConfigError,
     ParentPrunedError,
     PruneFailedError,
@@ -262,14 +262,14 @@ async def test_delete_for_runs(driven: Saver, conninfo: str) -> None:
 async def test_erase_gives_a_receipt(driven: Saver, conninfo: str) -> None:
     await put_chain(driven, 3)
     held = counts(conninfo)
-    receipt = await driven.aerase("t")
+    receipt = await driven.adelete_thread("t")
     assert receipt.removed.rows == held
     assert receipt.removed.total_bytes > 0
     assert abs(receipt.deleted_at - datetime.now(timezone.utc)) < timedelta(minutes=1)
     with psycopg.connect(conninfo) as connection:
         rows = connection.execute("SELECT thread_id, ulid FROM langgraph_durable.tombstones").fetchall()
     assert [row[0] for row in rows] == ["t"]
-    assert (await driven.aerase("unknown")).removed.total_rows == 0
+    assert (await driven.adelete_thread("unknown")).removed.total_rows == 0
 
 
 async def test_late_saves_of_a_deleted_thread(driven: Saver, conninfo: str) -> None:

@@ -19,13 +19,14 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from langgraph_durable import DurableSaver, InvalidConfigError, embedded
+from langgraph_durable import DurableSaver, embedded
 from langgraph_durable._postgres import database as _database
 from langgraph_durable._postgres import faults as _faults
 from langgraph_durable._postgres.connections import async_living_connection
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
+from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.proxy import Proxy
 from tests.samples import OPERATIONS, WRITES, Driver, Observer, a_put, await_until, config, wait_until

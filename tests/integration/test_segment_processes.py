@@ -16,8 +16,9 @@ from typing import Any
 
 import psycopg
 
-from langgraph_durable import DurableSaver, ParentPrunedError, ThreadDeletedError, ThreadExistsError
+from langgraph_durable import DurableSaver
 from langgraph_durable._segments.values import hashes_in, is_index
+from langgraph_durable.errors import ParentPrunedError, ThreadDeletedError, ThreadExistsError
 from tests.checkpoints import checkpoint_with, config_for
 
 SECONDS = float(os.environ.get("DURABLE_TORTURE_SECONDS", "5"))

@@ -14,11 +14,12 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable import CheckpointCorruptedError, DurableSaver, InvalidConfigError
+from langgraph_durable import DurableSaver
 from langgraph_durable._segments import reading as _segment_reading
 from langgraph_durable._segments import values as _segments
 from langgraph_durable._segments.cache import SegmentCache
 from langgraph_durable._segments.values import plan_segments
+from langgraph_durable.errors import CheckpointCorruptedError, InvalidConfigError
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver
 from tests.integration.test_retention import counts
@@ -87,11 +88,11 @@ async def test_a_get_fetches_what_this_process_neither_put_nor_got(
     ):
         for saver in (warm, cold):  # all statements are prepared
             await drive(saver, "put", *a_put("other", {"messages": conversation(30)}))
-            saver._segments = SegmentCache(0)
+            saver.durable_context.segments = SegmentCache(0)
             await drive(saver, "get", config("other"))
             await drive(saver, "list", config("other"))
             await drive(saver, "get_delta_channel_history", config=config("other"), channels=["messages"])
-            saver._segments = SegmentCache(1 << 20)
+            saver.durable_context.segments = SegmentCache(1 << 20)
 
         async def trips(saver: DurableSaver, name: str, *args: Any, **options: Any) -> int:
             before = proxy.round_trips
@@ -106,7 +107,7 @@ async def test_a_get_fetches_what_this_process_neither_put_nor_got(
         assert await trips(cold, "get", config()) == 2
         assert await trips(cold, "get", config()) == 1
         assert await trips(cold, "list", config()) == 1, "the older ones have nothing that the newest has not"
-        cold._segments = SegmentCache(0)
+        cold.durable_context.segments = SegmentCache(0)
         assert await trips(cold, "list", config()) == 2, "a page at once"
         history = {"config": config(), "channels": ["messages"]}
         assert await trips(warm, "get_delta_channel_history", **history) == 1
@@ -124,7 +125,7 @@ async def test_a_page_fetches_each_segment_once(conninfo: str, monkeypatch: pyte
         fetched.append(hash_)
         return opened(hash_, *args)
 
-    monkeypatch.setattr("langgraph_durable._saver_operations.open_segment", spy)
+    monkeypatch.setattr("langgraph_durable._checkpoints.codec.open_segment", spy)
     async with DurableSaver.from_conn_string(conninfo, segment_cache_bytes=0) as saver:
         found = [t async for t in saver.alist(config_for("t"))]
     assert [len(t.checkpoint["channel_values"]["messages"]) for t in found] == [*range(149, 99, -1)]
@@ -153,8 +154,8 @@ def test_clones_share_the_cache_and_its_bound_holds(conninfo: str) -> None:
     with DurableSaver.from_conn_string(conninfo, segment_cache_bytes=40_000) as saver:
         clone: Any = copy.copy(saver)
         assert clone is not saver
-        assert clone._segments is saver._segments
-        cache = saver._segments
+        assert clone.durable_context.segments is saver.durable_context.segments
+        cache = saver.durable_context.segments
         cache.add({bytes([n]): b"x" * 1000 for n in range(200)})
         kept = cache.find([bytes([n]) for n in range(200)])
         assert list(kept) == [bytes([n]) for n in range(175, 200)], (
@@ -274,7 +275,7 @@ async def test_a_prune_between_the_two_queries_of_a_get(
         assert await get_values(cold, config_for("t")) == {"messages": LONG[150:]}
         assert pruned
         pruned.clear()
-        cold._segments = SegmentCache(0)
+        cold.durable_context.segments = SegmentCache(0)
         assert [t.checkpoint["channel_values"] async for t in cold.alist(config_for("t"))] == [
             {"messages": LONG[150:]}
         ]
@@ -466,7 +467,7 @@ async def test_prune_frees_what_nothing_names(driven: Saver, conninfo: str) -> N
         assert await get_values(cold, stored) == {"messages": LONG[40:60], "kept": LONG[:50]}
         await cold.acopy_thread("t", "copy")
         assert hashes(conninfo, "copy") == hashes(conninfo)
-        receipt = await cold.aerase("t")
+        receipt = await cold.adelete_thread("t")
         assert receipt.removed.rows["segments"] == len(hashes(conninfo, "copy"))
         assert not hashes(conninfo)
         assert await get_values(cold, config_for("copy")) == {"messages": LONG[40:60], "kept": LONG[:50]}

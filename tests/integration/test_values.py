@@ -26,7 +26,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
-from langgraph_durable import DurableSaver, UnserializableValueError
+from langgraph_durable import DurableSaver
+from langgraph_durable.errors import UnserializableValueError
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver
 

@@ -16,8 +16,9 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
-from langgraph_durable import DurableSaver, InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.migrate import migrations
+from langgraph_durable.errors import InvalidConfigError, SchemaOutOfDateError
 from langgraph_durable.schema import DEFAULT_SCHEMA, schema_sql
 from tests.conftest import Databases
 from tests.samples import OPERATIONS, WRITES, Driver, a_put, config, without_slowness

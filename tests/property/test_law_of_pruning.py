@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable import CheckpointCorruptedError, DurableSaver
+from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.statement import Statement
 from langgraph_durable._retention import plan as _pruning
 from langgraph_durable._retention import statements as sql
 from langgraph_durable._segments.values import hashes_in, is_index
+from langgraph_durable.errors import CheckpointCorruptedError
 from tests.conftest import Databases
 from tests.property.test_segments import make_tiny
 from tests.property.threads import (

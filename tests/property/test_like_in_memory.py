@@ -23,7 +23,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Interrupt, PregelTask, Send, interrupt
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, pending_interrupts
+from langgraph_durable import DurableSaver
 from tests.acceptance.driving import Drive
 from tests.acceptance.graphs import Graph, Node, NodeError, Saver, extend
 
@@ -145,7 +145,7 @@ class Side:
         if isinstance(self.saver, DurableSaver):
             state = await self.drive.state(graph, self.config)
             assert {i.id for i in state.interrupts} <= {
-                w.interrupt_id for w in pending_interrupts(self.saver)
+                w.interrupt_id for w in self.saver.pending_interrupts()
             }
         return seen
 

@@ -1,0 +1,168 @@
+"""The walk through the threads that wait for a human, a page at a time."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from langgraph.checkpoint.base import writes_sort_key
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_durable._checkpoints.serialization import decode
+from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._inspect import statements as sql
+from langgraph_durable._metrics import Metrics, measured
+from langgraph_durable._postgres.database import Database, run_sync
+from langgraph_durable._postgres.session import Row
+from langgraph_durable._validation import require_limit, require_text, require_thread_id
+from langgraph_durable.errors import CheckpointCorruptedError
+from langgraph_durable.interrupts import PendingInterrupt
+
+_PAGE = 100
+"""Threads that are fetched at once."""
+
+
+class Inbox:
+    """One walk through the threads that wait, once."""
+
+    def __init__(
+        self,
+        serde: SerializerProtocol,
+        metrics: Metrics,
+        thread_id: str | None,
+        after: str,
+        limit: int | None,
+    ) -> None:
+        self._serde = serde
+        self.metrics = metrics
+        self._statement = sql.LIST_WAITING if thread_id is None else sql.LIST_WAITING_IN_THREAD
+        self._thread_id = require_thread_id(thread_id) if thread_id is not None else None
+        self._after = require_text(after, "after")
+        self._left = require_limit(limit)
+        self._ended = False
+
+    def iterate(self, db: Database) -> Iterator[PendingInterrupt]:
+        while page := run_sync(self._next_page(db)):
+            yield from page
+
+    async def aiterate(self, db: Database) -> AsyncIterator[PendingInterrupt]:
+        while page := await self._next_page(db):
+            for found in page:
+                yield found
+
+    async def _next_page(self, db: Database) -> list[PendingInterrupt]:
+        size = _PAGE if self._left is None else min(_PAGE, self._left)
+        if self._ended or size == 0:
+            return []
+        return await self._fetch(db, size)
+
+    @measured("pending_interrupts")
+    async def _fetch(self, db: Database, size: int) -> list[PendingInterrupt]:
+        params = {"after": self._after, "size": size, "thread_id": self._thread_id}
+        rows = sorted(await db.fetch(self._statement, params), key=_place)
+        threads = [_Questions(self._serde, list(of_thread)) for _, of_thread in groupby(rows, lambda r: r[0])]
+        self._ended = len(threads) < size
+        if threads:
+            self._after = threads[-1].thread_id
+        if self._left is not None:
+            self._left -= len(threads)
+        named = [effect_id for questions in threads for effect_id in questions.effects_named()]
+        asked: dict[Any, list[str]] = dict(await db.fetch(sql.LIST_ASKED, (named,))) if named else {}
+        return [found for questions in threads for found in questions.told(asked)]
+
+
+def _place(row: Row) -> Any:
+    thread_id, checkpoint_ns, _, task_path, task_id, idx = row[:6]
+    return thread_id, checkpoint_ns.count("|"), checkpoint_ns, writes_sort_key(task_path, task_id, idx)
+
+
+class _Questions:
+    """What one thread waits with: each question once, from wherever it is stored."""
+
+    def __init__(self, serde: SerializerProtocol, rows: Sequence[Row]) -> None:
+        self.thread_id: str = rows[0][0]
+        self._found: dict[Any, PendingInterrupt] = {}
+        self._tasks: dict[Any, set[str]] = {}
+        for row in rows:
+            for found in _decode(serde, row):
+                self._add(found, task_id=row[4])
+
+    def _add(self, found: PendingInterrupt, task_id: str) -> None:
+        key = found.interrupt_id or (task_id, found.checkpoint_id)
+        if key in self._found:  # deeper: a subgraph's question hangs on every checkpoint above it
+            self._found[key] = replace(
+                self._found[key],
+                checkpoint_ns=found.checkpoint_ns,
+                checkpoint_id=found.checkpoint_id,
+                asked_at=found.asked_at,
+                age=found.age,
+            )
+        elif not found.checkpoint_ns:
+            self._found[key] = found
+        self._tasks.setdefault(key, set()).add(task_id)
+
+    def effects_named(self) -> list[Any]:
+        named = [_effect_named(found.question) for found in self._found.values()]
+        return [effect_id for effect_id in named if effect_id is not None]
+
+    def told(self, asked: Mapping[Any, Sequence[str]]) -> Iterator[PendingInterrupt]:
+        """Yield the questions; those that the effect log has asked, with the effect."""
+        for key, found in self._found.items():
+            effect_id = _effect_named(found.question)
+            # The log remembers each question as task/fence: see effects/_questions.py.
+            tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
+            if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
+                yield replace(found, effect_id=format_ulid(effect_id))
+            else:
+                yield found
+
+
+def _effect_named(question: Any) -> uuid.UUID | None:
+    named = question.get("effect") if isinstance(question, dict) else None
+    return parse_ulid(named) if isinstance(named, str) else None
+
+
+def _decode(serde: SerializerProtocol, row: Row) -> Iterator[PendingInterrupt]:
+    """Yield the questions of one task; if they cannot be read, one that says so."""
+    thread_id, checkpoint_ns, checkpoint_id, _, task_id, _, kind, value, asked_at, now = row
+
+    def told(
+        interrupt_id: str | None, question: Any, schema: Any, unreadable: str | None
+    ) -> PendingInterrupt:
+        return PendingInterrupt(
+            thread_id=thread_id,
+            checkpoint_ns=checkpoint_ns,
+            checkpoint_id=checkpoint_id,
+            interrupt_id=interrupt_id,
+            question=question,
+            response_schema=schema,
+            asked_at=asked_at,
+            age=now - asked_at,
+            effect_id=None,
+            unreadable=unreadable,
+        )
+
+    what = (
+        f"the question of task {task_id!r} of thread {thread_id!r}, namespace {checkpoint_ns!r}, "
+        f"checkpoint {checkpoint_id!r}"
+    )
+    try:
+        for found in read_interrupts(decode(serde, (kind, value), what), what):
+            yield told(found.id, found.value, getattr(found, "response_schema", None), None)
+    except CheckpointCorruptedError as exc:
+        yield told(None, None, None, str(exc))
+
+
+def read_interrupts(stored: Any, what: str) -> list[Any]:
+    """Return the interrupts of a write to LangGraph's channel for them, which holds one or several.
+
+    Raises:
+        CheckpointCorruptedError: It holds something else; the message names `what` it is.
+    """
+    found = list(stored) if isinstance(stored, (list, tuple)) else [stored]
+    if not all(isinstance(getattr(i, "id", None), str) and hasattr(i, "value") for i in found):
+        raise CheckpointCorruptedError(f"cannot read {what}: it holds {stored!r:.200}, which is no interrupt")
+    return found
