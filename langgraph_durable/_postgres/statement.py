@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import resources
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -40,6 +41,8 @@ class Rendered(NamedTuple):
         return [params[name] for name in self.names] if isinstance(params, Mapping) else params or ()
 
 
+_COMMENT_LINE = re.compile(r"^[ \t]*--.*\n", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{(schema|schema_name)\}\}")
 _PARAMETER = re.compile(r"%(?:\((\w+)\))?s")
 
 
@@ -82,3 +85,32 @@ class RowsStatement:
         rows = ("ROWS FROM (json_to_recordset(%(rows)s::json) AS (", typed, "), unnest(%(base)s::int[]))")
         given = ("SELECT * FROM ", *rows, " WITH ORDINALITY AS given (", names, ", base, number)")
         self.many = Statement("".join(("WITH given AS MATERIALIZED (", *given, ")", *text)))
+
+
+# --- statements in .sql files ---
+
+
+def load(package: str, name: str) -> Statement:
+    """Return the statement in `sql/<name>.sql` of a package, as it is in the file but for whole-line comments.
+
+    `{schema}` and `{schema_name}` are filled in as in any Statement; other braces stand for themselves.
+    """
+    return Statement(_read(package, name))
+
+
+def load_rows(package: str, name: str, columns: Mapping[LiteralString, LiteralString]) -> RowsStatement:
+    """Return the statement in `sql/<name>.sql` of a package that stores one row or many.
+
+    The file begins after the common table expression `given`, which has a row's `columns` (name -> type), its
+    number, counted from 1, and the place in `%(bytes)s` at which its bytes begin.
+    """
+    return RowsStatement(columns, _read(package, name))
+
+
+def _read(package: str, name: str) -> LiteralString:
+    text = resources.files(package).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+    text = _COMMENT_LINE.sub("", text).strip()
+    for brace in "{}":
+        text = text.replace(brace, brace * 2)
+    # A file of this package is as literal as its code.
+    return cast("LiteralString", _PLACEHOLDER.sub(r"{\1}", text))

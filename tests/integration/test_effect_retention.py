@@ -78,7 +78,7 @@ def payments(saver: DurableSaver) -> Payments:
 
 async def test_a_thread_is_not_deleted_under_an_unresolved_effect(payments: Payments, drive: Driver) -> None:
     waiting = payments.break_off("a")
-    for name in ("delete_thread", "erase"):
+    for name in ("delete_thread",):
         with pytest.raises(EffectUnresolvedError, match="or delete with force=True"):
             await drive(payments.saver, name, "a")
     with pytest.raises(PruneFailedError, match="1 effects"):

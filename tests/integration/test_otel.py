@@ -150,7 +150,7 @@ async def test_the_rest_of_the_operations(saver: DurableSaver, drive: Driver, te
     telemetry.instrument(saver)
     await drive(saver, "prune_all", keep_last=1)
     await drive(saver, "compact", graph, ["thread"])
-    await drive(saver, "erase", "thread")
+    await drive(saver, "delete_thread", "thread")
     if drive.kind == "sync":
         saver.get_delta_channel_history(config=config(), channels=["messages"])
         assert not list(saver.timeline("thread"))
