@@ -84,7 +84,7 @@ PUT_CHECKPOINTS = RowsStatement(
         "kept_versions": "text[]",
         **SENT_COLUMNS,
     },
-    """, p AS MATERIALIZED (
+    """WITH given AS {given}, p AS MATERIALIZED (
     SELECT g.*, verdict, missing, lacking,
         parents.channels AS kept_channels, parents.versions AS versions_kept, parents.deltas AS kept_deltas,
         CASE
@@ -177,9 +177,9 @@ PUT_CHECKPOINTS = RowsStatement(
         )::uuid) AS ulid
         OFFSET 0
     ) AS derived
-), """,
-    SENT,
-    """    ON CONFLICT DO NOTHING
+), """
+    + SENT
+    + """    ON CONFLICT DO NOTHING
 ), restarted AS (
     DELETE FROM {schema}.tombstones
     WHERE thread_id = ANY (array(SELECT thread FROM given WHERE ns = '' AND parent IS NULL))
@@ -233,6 +233,7 @@ _WRITES_COLUMNS: dict[LiteralString, LiteralString] = {
 }
 
 _PUT_WRITES: LiteralString = """
+WITH given AS {given}
 INSERT INTO {schema}.writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value
 )

@@ -42,7 +42,7 @@ class Rendered(NamedTuple):
 
 
 _COMMENT_LINE = re.compile(r"^[ \t]*--.*\n", re.MULTILINE)
-_PLACEHOLDER = re.compile(r"\{\{(schema|schema_name)\}\}")
+_PLACEHOLDER = re.compile(r"\{\{(schema|schema_name|given)\}\}")
 _PARAMETER = re.compile(r"%(?:\((\w+)\))?s")
 
 
@@ -69,22 +69,31 @@ def _format(text: LiteralString, schema: str) -> bytes:
 
 
 class RowsStatement:
-    """A statement that stores rows: one row, whose columns are its parameters, or any number, as JSON."""
+    """A statement that stores rows: `one` takes a row whose columns are parameters, `many` takes rows as JSON."""
 
     __slots__ = ("many", "one")
 
-    def __init__(self, columns: Mapping[LiteralString, LiteralString], *text: LiteralString) -> None:
-        """Make both from the text that follows `WITH given AS (...)`, whose rows have a number, a base and columns."""
-        one = ", ".join([f"%({name})s::{kind} AS {name}" for name, kind in columns.items()])
-        typed = ", ".join([f"{name} {kind}" for name, kind in columns.items()])
+    def __init__(self, columns: Mapping[str, str], text: str) -> None:
+        """Make both forms of a text that begins `WITH given AS {given}`.
+
+        Args:
+            columns: The columns of `given`, name -> type. It also has a row's number, counted from 1, and `base`,
+                the place in `%(bytes)s` at which the row's bytes begin.
+            text: The statement.
+        """
+        one = ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in columns.items())
+        # Not materialized: one row's columns go where they are used, which spares the executor 10 % of a put.
+        self.one = _given(text, f"NOT MATERIALIZED (SELECT 1 AS number, 0 AS base, {one})")
+        typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        rows = f"ROWS FROM (json_to_recordset(%(rows)s::json) AS ({typed}), unnest(%(base)s::int[]))"
         names = ", ".join(columns)
-        # One row's columns are put where they are used, which spares the executor 10 % of a put.
-        self.one = Statement(
-            "".join(["WITH given AS NOT MATERIALIZED (SELECT 1 AS number, 0 AS base, ", one, ")", *text])
-        )
-        rows = ("ROWS FROM (json_to_recordset(%(rows)s::json) AS (", typed, "), unnest(%(base)s::int[]))")
-        given = ("SELECT * FROM ", *rows, " WITH ORDINALITY AS given (", names, ", base, number)")
-        self.many = Statement("".join(("WITH given AS MATERIALIZED (", *given, ")", *text)))
+        many = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, base, number)"
+        self.many = _given(text, f"MATERIALIZED ({many})")
+
+
+def _given(text: str, source: str) -> Statement:
+    # Made of nothing but this package's constants.
+    return Statement(cast("LiteralString", text.replace("{given}", source)))
 
 
 # --- statements in .sql files ---
@@ -95,22 +104,19 @@ def load(package: str, name: str) -> Statement:
 
     `{schema}` and `{schema_name}` are filled in as in any Statement; other braces stand for themselves.
     """
-    return Statement(_read(package, name))
+    return Statement(
+        cast("LiteralString", _read(package, name))
+    )  # a file of this package is as literal as its code
 
 
-def load_rows(package: str, name: str, columns: Mapping[LiteralString, LiteralString]) -> RowsStatement:
-    """Return the statement in `sql/<name>.sql` of a package that stores one row or many.
-
-    The file begins after the common table expression `given`, which has a row's `columns` (name -> type), its
-    number, counted from 1, and the place in `%(bytes)s` at which its bytes begin.
-    """
+def load_rows(package: str, name: str, columns: Mapping[str, str]) -> RowsStatement:
+    """Return the statement in `sql/<name>.sql` of a package that stores one row or many; see RowsStatement."""
     return RowsStatement(columns, _read(package, name))
 
 
-def _read(package: str, name: str) -> LiteralString:
-    text = resources.files(package).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+def _read(package: str, name: str) -> str:
+    text = (resources.files(package) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     text = _COMMENT_LINE.sub("", text).strip()
     for brace in "{}":
         text = text.replace(brace, brace * 2)
-    # A file of this package is as literal as its code.
-    return cast("LiteralString", _PLACEHOLDER.sub(r"{\1}", text))
+    return _PLACEHOLDER.sub(r"{\1}", text)

@@ -113,11 +113,11 @@ AND ((checkpoint_ns, checkpoint_id) IN (SELECT * FROM unnest(%(ns)s::text[], %(i
 
 FOLD_CHANNELS = RowsStatement(
     {"thread": "text", "ns": "text", "id": "text", **SENT_COLUMNS},
-    """, p AS MATERIALIZED (
+    """WITH given AS {given}, p AS MATERIALIZED (
     SELECT *, 'fine' AS verdict FROM given
-), """,
-    SENT,
-    """    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
+), """
+    + SENT
+    + """    ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO UPDATE
     SET type = excluded.type, data = excluded.data, segments = excluded.segments
 )
 UPDATE {schema}.checkpoints SET
