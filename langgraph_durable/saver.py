@@ -53,7 +53,8 @@ from langgraph_durable.effects.log import EffectLog, log_of
 from langgraph_durable.errors import InvalidConfigError
 
 
-class DurableSaver(RetentionMethods, InspectionMethods):
+# Reports, where LangGraph's methods return None.
+class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
 
     Make one with `from_conn_string`, call `setup()` once for a database, and compile graphs with it:

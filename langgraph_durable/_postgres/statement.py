@@ -92,8 +92,8 @@ class RowsStatement:
 
 
 def _given(text: str, source: str) -> Statement:
-    # Made of nothing but this package's constants.
-    return Statement(cast("LiteralString", text.replace("{given}", source)))
+    literal: Any = text.replace("{given}", source)  # both are constants of this package
+    return Statement(literal)
 
 
 # --- statements in .sql files ---
@@ -104,9 +104,8 @@ def load(package: str, name: str) -> Statement:
 
     `{schema}` and `{schema_name}` are filled in as in any Statement; other braces stand for themselves.
     """
-    return Statement(
-        cast("LiteralString", _read(package, name))
-    )  # a file of this package is as literal as its code
+    literal: Any = _read(package, name)  # a file of this package is as literal as its code
+    return Statement(literal)
 
 
 def load_rows(package: str, name: str, columns: Mapping[str, str]) -> RowsStatement:
