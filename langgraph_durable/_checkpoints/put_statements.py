@@ -25,7 +25,7 @@ from typing_extensions import LiteralString
 from langgraph_durable._postgres.statement import RowsStatement, Statement
 
 # What a put sends besides its checkpoint: p has its rows.
-SENT_COLUMNS: dict[LiteralString, LiteralString] = {
+SENT_COLUMNS: dict[str, str] = {
     "channels": "text[]",
     "versions": "text[]",
     "types": "text[]",
@@ -219,7 +219,7 @@ WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoi
 LIMIT 1
 """)
 
-_WRITES_COLUMNS: dict[LiteralString, LiteralString] = {
+_WRITES_COLUMNS: dict[str, str] = {
     "thread": "text",
     "ns": "text",
     "id": "text",
