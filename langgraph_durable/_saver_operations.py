@@ -27,6 +27,7 @@ from langgraph_durable._checkpoints import history as _history
 from langgraph_durable._checkpoints.codec import (
     DEFAULT_INDEXED_METADATA,
     config_of,
+    decode_ancestor,
     decode_checkpoint,
     decode_history,
     encode_checkpoint,
@@ -228,9 +229,12 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     @measured("get_tuple")
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
-        stored = await get_checkpoint(db, checkpoint_ref(config), self._reader)
+        ref = checkpoint_ref(config)
+        stored = await get_checkpoint(db, ref, self._reader, or_ancestor=True)
         if stored is None:
             return None
+        if stored.metadata is None:
+            return decode_ancestor(self.serde, stored)
         self._stored.note(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
         return self._decode(stored)
 
@@ -304,7 +308,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     def _is_of(self, graph: Any) -> bool:
         """Tell whether a graph has this saver, or a clone of it, which shares its connections."""
-        saver = getattr(graph, "checkpointer", None)
+        saver = getattr(getattr(graph, "checkpointer", None), "durable_saver", None)
         if not isinstance(saver, SaverOperations):
             return False
         mine, its = (self._blocking, self._asynchronous), (saver._blocking, saver._asynchronous)

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_durable._checkpoints.read import are_texts
 from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
 from langgraph_durable._inspect import statements as sql
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._postgres.session import Row
+from langgraph_durable._postgres.times import time_fault
 from langgraph_durable._validation import require_limit, require_text, require_thread_id
-from langgraph_durable.errors import CheckpointCorruptedError, InvalidConfigError
+from langgraph_durable.errors import CheckpointCorruptedError
 
 if TYPE_CHECKING:
     from langgraph_durable.saver import DurableSaver
@@ -44,19 +46,22 @@ class PendingInterrupt:
     checkpoint_id: str
     """The checkpoint, in that namespace, whose task asked."""
     interrupt_id: str | None
-    """None if the question cannot be read."""
+    """None if the question cannot be read. (When it was asked may be what cannot.)"""
     question: Any
     """What `interrupt()` was called with."""
     response_schema: Any
     """The JSON schema of the answer, if the graph gave one."""
     asked_at: datetime
-    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended."""
+    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended.
+
+    If that cannot be read, when its checkpoint was.
+    """
     age: timedelta
     """How long ago that was, by the server's clock."""
     effect_id: str | None
     """The effect that the effect log asks about, if it is the log that asks."""
     unreadable: str | None = None
-    """Why the question cannot be read: damaged, or written with another serializer or key than this saver's."""
+    """What of it cannot be read, and why: damaged, or written with another serializer or key than this saver's."""
 
 
 def pending_interrupts(
@@ -67,7 +72,7 @@ def pending_interrupts(
     No connection is held between pages.
 
     Args:
-        saver: Whose threads.
+        saver: Whose threads; or a proxy in front of it.
         thread_id: Only this thread's.
         after: Go on after this thread: for a page, the last one's of the page before.
         limit: At most this many threads, each with all its questions.
@@ -77,24 +82,25 @@ def pending_interrupts(
 
     Round trips: 1 for each 100 threads that wait, 1 more if a question of theirs names an effect.
     """
-    return _Inbox(saver, thread_id, after, limit).iterate(saver._db)
+    inbox = _Inbox(saver, thread_id, after, limit)
+    return inbox.iterate(inbox.saver._db)
 
 
 def apending_interrupts(
     saver: DurableSaver, *, thread_id: str | None = None, after: str = "", limit: int | None = None
 ) -> AsyncIterator[PendingInterrupt]:
     """Iterate over what threads wait for a human with; see `pending_interrupts`."""
-    return _Inbox(saver, thread_id, after, limit).aiterate(saver._adb)
+    inbox = _Inbox(saver, thread_id, after, limit)
+    return inbox.aiterate(inbox.saver._adb)
 
 
 class _Inbox:
     """One walk through the threads that wait, once."""
 
     def __init__(self, saver: DurableSaver, thread_id: str | None, after: str, limit: int | None) -> None:
-        from langgraph_durable.saver import DurableSaver
+        from langgraph_durable.saver import require_saver
 
-        if not isinstance(saver, DurableSaver):
-            raise InvalidConfigError(f"pending_interrupts needs a DurableSaver, got {type(saver).__name__}")
+        self.saver = saver = require_saver(saver, "pending_interrupts")
         self._serde = saver.serde
         self._metrics = saver._metrics
         self._statement = sql.LIST_WAITING if thread_id is None else sql.LIST_WAITING_IN_THREAD
@@ -129,7 +135,7 @@ class _Inbox:
         if self._left is not None:
             self._left -= len(threads)
         named = [effect_id for questions in threads for effect_id in questions.effects_named()]
-        asked: dict[Any, list[str]] = dict(await db.fetch(sql.LIST_ASKED, (named,))) if named else {}
+        asked: dict[Any, list[Any]] = dict(await db.fetch(sql.LIST_ASKED, (named,))) if named else {}
         return [found for questions in threads for found in questions.told(asked)]
 
 
@@ -158,6 +164,7 @@ class _Questions:
                 checkpoint_id=found.checkpoint_id,
                 asked_at=found.asked_at,
                 age=found.age,
+                unreadable=self._found[key].unreadable or found.unreadable,
             )
         elif not found.checkpoint_ns:
             self._found[key] = found
@@ -167,10 +174,16 @@ class _Questions:
         named = [_effect_named(found.question) for found in self._found.values()]
         return [effect_id for effect_id in named if effect_id is not None]
 
-    def told(self, asked: Mapping[Any, Sequence[str]]) -> Iterator[PendingInterrupt]:
+    def told(self, asked: Mapping[Any, Sequence[Any]]) -> Iterator[PendingInterrupt]:
         """Yield the questions; those that the effect log has asked, with the effect."""
         for key, found in self._found.items():
             effect_id = _effect_named(found.question)
+            if effect_id is not None and not are_texts(asked.get(effect_id, ())):
+                fault = (
+                    f"cannot read effect {format_ulid(effect_id)}, which it names: asked: no list of texts"
+                )
+                yield replace(found, unreadable=found.unreadable or fault)
+                continue
             # The log remembers each question as task/fence: see effects/_questions.py.
             tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
             if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
@@ -186,7 +199,16 @@ def _effect_named(question: Any) -> uuid.UUID | None:
 
 def _decode(serde: SerializerProtocol, row: Row) -> Iterator[PendingInterrupt]:
     """Yield the questions of one task; if they cannot be read, one that says so."""
-    thread_id, checkpoint_ns, checkpoint_id, _, task_id, _, kind, value, asked_at, now = row
+    thread_id, checkpoint_ns, checkpoint_id, _, task_id, _, kind, value, stored_at, created_at, now = row
+    what = (
+        f"the question of task {task_id!r} of thread {thread_id!r}, namespace {checkpoint_ns!r}, "
+        f"checkpoint {checkpoint_id!r}"
+    )
+    # Questions from before writes had times have their checkpoint's, and so have those whose time is damaged.
+    fault = time_fault(stored_at=stored_at) if stored_at is not None else time_fault(created_at=created_at)
+    asked_at = stored_at if stored_at is not None and fault is None else created_at
+    if fault is not None:
+        fault = f"cannot read when {what} was stored: {fault}"
 
     def told(
         interrupt_id: str | None, question: Any, schema: Any, unreadable: str | None
@@ -204,13 +226,9 @@ def _decode(serde: SerializerProtocol, row: Row) -> Iterator[PendingInterrupt]:
             unreadable=unreadable,
         )
 
-    what = (
-        f"the question of task {task_id!r} of thread {thread_id!r}, namespace {checkpoint_ns!r}, "
-        f"checkpoint {checkpoint_id!r}"
-    )
     try:
         for found in read_interrupts(decode(serde, (kind, value), what), what):
-            yield told(found.id, found.value, getattr(found, "response_schema", None), None)
+            yield told(found.id, found.value, getattr(found, "response_schema", None), fault)
     except CheckpointCorruptedError as exc:
         yield told(None, None, None, str(exc))
 

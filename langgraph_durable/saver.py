@@ -53,6 +53,9 @@ from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.reports import DeleteReceipt, PruneAllReport, PruneProgress, PruneReport, StorageStats
 from langgraph_durable.timeline import TimelineEntry
 
+_VERSION_DIGITS = 32
+"""Of a new thread's versions: as many as other savers write, since a shorter number compares as newer than theirs."""
+
 
 class DurableSaver(SaverOperations):
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
@@ -206,6 +209,15 @@ class DurableSaver(SaverOperations):
 
     # --- lifetime ---
 
+    @property
+    def durable_saver(self) -> Self:
+        """This saver.
+
+        The base class has no such name, so a proxy that forwards what it lacks, as the Agent Server's adapter does,
+        gives the saver behind it.
+        """
+        return self
+
     def close(self) -> None:
         """Close the saver's own pools; pools given to it stay open. Further calls raise SaverClosedError."""
         if self._own is not None:
@@ -265,6 +277,10 @@ class DurableSaver(SaverOperations):
             InvalidConfigError: `config` names no thread.
             UnserializableValueError: A value cannot be stored; the message names its channel. Nothing is stored.
             ThreadDeletedError: The thread was deleted while this run was going. Nothing is stored.
+            ParentPrunedError: The parent was pruned while this run was going, and delta channels are replayed from it.
+                Nothing is stored.
+            ParentMissingError: The parent is not stored, and delta channels are replayed from it: a failover lost it, or
+                checkpoints are imported children first. Nothing is stored.
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
@@ -314,6 +330,12 @@ class DurableSaver(SaverOperations):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names (by id or ULID), or the latest of its namespace.
+
+        A checkpoint that was pruned is gone, unless delta channels of later ones are replayed from it: then this
+        returns what is left, if asked for it by its id. That is the values that replays start from, the writes that
+        are replayed, and the parent's config. LangGraph's own walk to a delta channel's history, which the Agent
+        Server takes, depends on it. Its metadata are `{"pruned": True}`; a run that would start there raises
+        ParentPrunedError. `list` does not show it, nor is it ever the latest.
 
         Returns:
             The checkpoint with its pending writes, or None if there is none.
@@ -469,7 +491,7 @@ class DurableSaver(SaverOperations):
 
         Args:
             thread_ids: The threads to prune.
-            strategy: "keep_latest", or "delete" for everything.
+            strategy: "keep_latest", or "delete" for everything; "delete_all", as the Agent Server says, is the same.
             keep_last: How many checkpoints each namespace keeps; 1 by default.
             older_than: Only checkpoints at least this old are deleted, by the server's clock at their put.
             dry_run: Only count.
@@ -640,13 +662,29 @@ class DurableSaver(SaverOperations):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.
 
-        The random part keeps branches apart that write the same channel; the zeros keep versions in order
-        as text. A version from another saver keeps its width, or stays a number, so that old and new compare.
+        The random part keeps branches apart that write the same channel; the zeros keep versions in order as text,
+        beside those of the other savers too, which all have 32 digits. A thread that began with another width keeps
+        it, and versions that are numbers stay numbers, so that old and new compare.
         """
         if isinstance(current, (int, float)):  # of a thread from another saver
             return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
-        digits = current.partition(".")[0] if current else "0000000000"
+        digits = current.partition(".")[0] if current else "0" * _VERSION_DIGITS
         return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
+
+
+def require_saver(saver: Any, user: str) -> DurableSaver:
+    """Return the DurableSaver that something is, or stands in front of.
+
+    Raises:
+        InvalidConfigError: It is none.
+    """
+    found = getattr(saver, "durable_saver", None)
+    if not isinstance(found, DurableSaver):
+        raise InvalidConfigError(
+            f"{user} needs a DurableSaver, got {type(saver).__name__}: pass DurableSaver.from_conn_string(...), or "
+            "compile the graph with it as checkpointer"
+        )
+    return found
 
 
 def _given(pool: Any) -> BlockingConnections:

@@ -22,7 +22,7 @@ from langgraph_durable._checkpoints.rows import Fold, StoredCheckpoint
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._retention.plan import Node
 from langgraph_durable._segments.reading import SegmentReader
-from langgraph_durable.errors import CompactionRefusedError, DurableError
+from langgraph_durable.errors import CheckpointCorruptedError, CompactionRefusedError, DurableError
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
 """The graph's get_state, under an async name."""
@@ -75,6 +75,10 @@ async def fold_checkpoint(
     if not folded:
         return None
     versions = before.checkpoint["channel_versions"]
+    if lost := sorted(folded.keys() - versions.keys()):
+        raise CheckpointCorruptedError(
+            f"the stored checkpoint has no version of its delta channels {lost}: {where}"
+        )
 
     def prove(after: StoredCheckpoint) -> None:
         now = decode(after)
