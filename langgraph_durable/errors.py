@@ -6,7 +6,8 @@
     ├── InvalidConfigError          a config, filter, conninfo or argument cannot be used (also a ValueError)
     ├── UnserializableValueError    a value cannot be stored; the message names its channel (also a TypeError)
     ├── ThreadDeletedError          the thread was deleted while the run that saves was still going
-    ├── ParentPrunedError           the checkpoint that a run started from was pruned while it was going
+    ├── ParentPrunedError           the checkpoint that a run starts from was pruned, perhaps while it was going
+    ├── ParentMissingError          the parent of a checkpoint is not stored, and delta channels need it
     ├── ThreadExistsError           a thread cannot be copied onto one that has checkpoints
     ├── CompactionRefusedError      a thread would not have the same state after compaction
     ├── PruneFailedError            some threads could not be pruned; it carries the report of the others
@@ -58,7 +59,11 @@ class ThreadDeletedError(DurableError):
 
 
 class ParentPrunedError(DurableError):
-    """The checkpoint that a run started from was pruned while it was going, and is needed; nothing was stored."""
+    """The checkpoint that a run starts from was pruned, before it or while it was going; nothing was stored."""
+
+
+class ParentMissingError(DurableError):
+    """The parent of a checkpoint is not stored, and delta channels are replayed from it; nothing was stored."""
 
 
 class ThreadExistsError(DurableError):

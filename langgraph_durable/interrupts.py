@@ -23,16 +23,19 @@ class PendingInterrupt:
     checkpoint_id: str
     """The checkpoint, in that namespace, whose task asked."""
     interrupt_id: str | None
-    """None if the question cannot be read."""
+    """None if the question cannot be read. (When it was asked may be what cannot.)"""
     question: Any
     """What `interrupt()` was called with."""
     response_schema: Any
     """The JSON schema of the answer, if the graph gave one."""
     asked_at: datetime
-    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended."""
+    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended.
+
+    If that cannot be read, when its checkpoint was.
+    """
     age: timedelta
     """How long ago that was, by the server's clock."""
     effect_id: str | None
     """The effect that the effect log asks about, if it is the log that asks."""
     unreadable: str | None = None
-    """Why the question cannot be read: damaged, or written with another serializer or key than this saver's."""
+    """What of it cannot be read, and why: damaged, or written with another serializer or key than this saver's."""

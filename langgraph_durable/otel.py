@@ -83,7 +83,7 @@ def instrument(
     A saver that is instrumented already stays as it is.
 
     Args:
-        saver: The saver.
+        saver: The saver, or a proxy in front of it.
         tracer_provider: Where spans go; by default OpenTelemetry's global one, also if it is set later.
         meter_provider: Where metrics go; by default the global one.
 

@@ -52,6 +52,8 @@ from langgraph_durable._validation import (
 from langgraph_durable.effects.log import EffectLog, log_of
 from langgraph_durable.errors import InvalidConfigError
 
+"""Of a new thread's versions: as many as other savers write, since a shorter number compares as newer than theirs."""
+
 
 # Reports, where LangGraph's methods return None.
 class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -245,6 +247,10 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             InvalidConfigError: `config` names no thread.
             UnserializableValueError: A value cannot be stored; the message names its channel. Nothing is stored.
             ThreadDeletedError: The thread was deleted while this run was going. Nothing is stored.
+            ParentPrunedError: The parent was pruned while this run was going, and delta channels are replayed from it.
+                Nothing is stored.
+            ParentMissingError: The parent is not stored, and delta channels are replayed from it: a failover lost it, or
+                checkpoints are imported children first. Nothing is stored.
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
@@ -300,6 +306,12 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names (by id or ULID), or the latest of its namespace.
+
+        A checkpoint that was pruned is gone, unless delta channels of later ones are replayed from it: then this
+        returns what is left, if asked for it by its id. That is the values that replays start from, the writes that
+        are replayed, and the parent's config. LangGraph's own walk to a delta channel's history, which the Agent
+        Server takes, depends on it. Its metadata are `{"pruned": True}`; a run that would start there raises
+        ParentPrunedError. `list` does not show it, nor is it ever the latest.
 
         Returns:
             The checkpoint with its pending writes, or None if there is none.
@@ -407,8 +419,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.
 
-        The random part keeps branches apart that write the same channel; the zeros keep versions in order
-        as text. A version from another saver keeps its width, or stays a number, so that old and new compare.
+        The random part keeps branches apart that write the same channel; the zeros keep versions in order as text,
+        beside those of the other savers too, which all have 32 digits. A thread that began with another width keeps
+        it, and versions that are numbers stay numbers, so that old and new compare.
         """
         return next_version(current)
 

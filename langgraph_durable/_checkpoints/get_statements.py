@@ -20,7 +20,7 @@ _COLUMNS: LiteralString = """
 
 # The kinds of rows that reading checkpoints gives. Columns: kind, thread_id, checkpoint_ns, then by kind
 #   CHECKPOINT  checkpoint_id, parent_checkpoint_id, -, -, type, checkpoint, metadata_type, metadata, ulid,
-#               value_channels, value_versions
+#               value_channels, value_versions; an ancestor has no metadata, and perhaps no checkpoint
 #   VALUE       channel, version, -, -, type, data, -, -, -, -, -, -, segments
 #   WRITE       checkpoint_id, task_path, task_id, channel, type, value, -, -, -, -, -, idx
 #   SEND        as WRITE, of the parent of a checkpoint that keeps its pending sends there
@@ -100,7 +100,10 @@ def _list(scope: LiteralString, source: LiteralString = "{schema}.checkpoints") 
         + """
     ulid < %(before)s::uuid AND ulid <= %(cursor_ulid)s::uuid
     AND (ulid, thread_id, checkpoint_ns) < (%(cursor_ulid)s::uuid, %(cursor_thread)s::text, %(cursor_ns)s::text)
-    AND (metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(indexed_metadata)s::text[])
+    AND (
+        metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(indexed_metadata)s::text[]
+        OR jsonb_typeof(metadata_index) <> 'object' -- damaged: what matches, the metadata tells
+    )
     ORDER BY ulid DESC, thread_id DESC, checkpoint_ns DESC LIMIT %(size)s::int
 """,
         source,
@@ -119,7 +122,30 @@ _NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
 GET_LATEST = _read(
     "thread_id = %s::text AND checkpoint_ns = %s::text AND ulid IS NOT NULL ORDER BY ulid DESC LIMIT 1"
 )
-GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
+_BY_ID: LiteralString = """thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
+    AND checkpoint_id = %(id)s::text
+"""
+GET_BY_ID = _read(_BY_ID)
+
+# Or what is left of a pruned checkpoint, since LangGraph's own walk to a delta channel's history goes by this. One that
+# was put again counts before the ancestor it left. An ancestor is of the newest format, and has no place in any order.
+GET_BY_ID_OR_ANCESTOR = _read(
+    "true",
+    """(
+    SELECT """
+    + _COLUMNS
+    + """    FROM {schema}.checkpoints WHERE """
+    + _BY_ID
+    + """
+    UNION ALL
+    SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, lpad('', 32, '0')::uuid, 4, type, checkpoint,
+        NULL, NULL, value_channels, value_versions
+    FROM {schema}.ancestors WHERE """
+    + _BY_ID
+    + """
+    LIMIT 1
+) AS one""",
+)
 LIST_ALL = _list("")
 LIST_THREAD = _list(_THREAD)
 LIST_NAMESPACE = _list(_THREAD + _NAMESPACE)
@@ -157,7 +183,8 @@ ORDER BY ulid DESC LIMIT 1
 # --- delta channels ---
 
 # The rows that a history gives. Columns: kind, checkpoint_id, then by kind
-#   RUN              -, -, its number, -, -, -, the ids of its checkpoints, newest first
+#   RUN              -, -, its number, -, -, -, the ids of its checkpoints, newest first; as checkpoint_id one of them
+#                    whose channels cannot be read, if any
 #   SEED_VALUE       -, -, -, channel, type, data, -, segments; without type and data if the row is missing
 #   SEED_CHECKPOINT  -, -, -, channel, type, checkpoint: the value is inside
 #   SEED_INDEX       -, -, -, -, -, data, -, its hash, alone: an index that the seeds name
@@ -180,31 +207,40 @@ WITH RECURSIVE target AS (
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND ulid IS NOT NULL
         ORDER BY ulid DESC LIMIT 1
     ))
-), walk (ids, parent, value_channels, value_versions, size, wanted, remaining) AS (
+    UNION ALL
+    SELECT parent_checkpoint_id FROM {schema}.ancestors
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+    LIMIT 1
+), walk (ids, parent, value_channels, value_versions, size, wanted, remaining, damaged) AS (
     SELECT '{{}}'::text[] COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C", 32,
-        %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C"
+        %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C", NULL::text[] COLLATE "C"
     FROM target
     UNION
     SELECT r.ids[:c.cut], r.parents[c.cut], coalesce(v.value_channels, '{{}}'), coalesce(v.value_versions, '{{}}'),
         least(2 * c.cut, 256), w.remaining,
-        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (coalesce(v.value_channels, '{{}}')))
+        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (coalesce(v.value_channels, '{{}}'))), r.damaged
     FROM walk w LEFT JOIN LATERAL (
         SELECT ulid FROM {schema}.checkpoints
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
         LIMIT 1
     ) p ON true CROSS JOIN LATERAL (
         SELECT array_agg(checkpoint_id) AS ids, array_agg(parent_checkpoint_id) AS parents, count(*)::int AS n,
-            array_position(array_agg(value_channels && w.remaining), true) AS seeding
+            array_position(array_agg(value_channels && w.remaining), true) AS seeding,
+            array_agg(checkpoint_id) FILTER (
+                WHERE num_nulls(VARIADIC value_channels) > 0
+                OR cardinality(value_channels) <> cardinality(value_versions)
+                OR array_ndims(value_channels) > 1 OR array_ndims(value_versions) > 1
+            ) AS damaged
         FROM (
             (
-                SELECT checkpoint_id, parent_checkpoint_id, value_channels FROM {schema}.checkpoints
+                SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.checkpoints
                 WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
                 AND ulid IS NOT NULL AND ulid <= p.ulid
                 ORDER BY ulid DESC LIMIT w.size
             )
             UNION ALL
             (
-                SELECT checkpoint_id, parent_checkpoint_id, value_channels FROM {schema}.ancestors a
+                SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.ancestors a
                 WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
                 AND checkpoint_id <= w.parent AND p.ulid IS NULL
                 AND (
@@ -232,6 +268,7 @@ WITH RECURSIVE target AS (
     WHERE w.remaining <> '{{}}' AND r.ids[1] = w.parent
 ), run AS MATERIALIZED (
     SELECT row_number() OVER ()::int AS n, ids, value_channels, value_versions, wanted,
+        (SELECT i FROM unnest(damaged) AS i WHERE i = ANY (ids) LIMIT 1) AS damaged,
         cardinality(ids) >= 8 AND ids = array(SELECT i FROM unnest(ids) AS i ORDER BY i DESC) AS descending
     FROM walk
 ), seed AS (
@@ -248,7 +285,7 @@ WITH RECURSIVE target AS (
     ) v ON true
     WHERE s.version IS NOT NULL
 )
-SELECT -1, NULL::text, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids, NULL::bytea[] FROM run
+SELECT -1, damaged, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids, NULL::bytea[] FROM run
 UNION ALL
 SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL, NULL
 FROM run r CROSS JOIN LATERAL (

@@ -33,89 +33,6 @@ from langgraph_durable.errors import (
     InvalidConfigError,
 )
 
-_LAST_ULID = uuid.UUID(int=2**128 - 1)
-
-
-class CheckpointWalk:
-    """A listing, newest first, a page at a time; between pages it holds neither connection nor snapshot."""
-
-    page_size = 64
-
-    def __init__(
-        self, config: CheckpointRef | None, before: CheckpointRef | None, filter_: dict[str, Any]
-    ) -> None:
-        self._config = config
-        self._before = before
-        self._filter = filter_
-        self._params: dict[str, Any] | None = None
-        self._ended = False
-
-    async def next_page(self, db: Database, reader: SegmentReader, size: int) -> list[StoredCheckpoint]:
-        """Fetch the next `size` checkpoints; fewer, or none, at the end.
-
-        The filter is decided here only as far as the database can: its answers contain every match.
-
-        Raises:
-            InvalidConfigError: `before` names a checkpoint that is not stored and whose id tells no time.
-
-        Round trips: 1; 1 more if segments are not at hand, each of which is fetched once for the whole page; on the
-        first page 1 more for a `before`, 1 more for an id that is a ULID.
-        """
-        if self._ended:
-            return []
-        if self._params is None:
-            self._params = await self._first_params(db)
-        self._params["size"] = size
-        page = await _read_page(db, reader, self._statement(), self._params)
-        self._ended = len(page) < size
-        if page:
-            last = page[-1]
-            self._params |= {
-                "cursor_ulid": last.ulid,
-                "cursor_thread": last.thread_id,
-                "cursor_ns": last.checkpoint_ns,
-            }
-        return page
-
-    def _statement(self) -> Statement:
-        config = self._config
-        if config is None:
-            return sql.LIST_ALL
-        if config.checkpoint_ns is None:
-            return sql.LIST_ONE_IN_THREAD if config.checkpoint_id else sql.LIST_THREAD
-        return sql.LIST_ONE_IN_NAMESPACE if config.checkpoint_id else sql.LIST_NAMESPACE
-
-    async def _first_params(self, db: Database) -> dict[str, Any]:
-        decidable = {k: v for k, v in self._filter.items() if indexable(k) and indexable(v)}
-        params: dict[str, Any] = {
-            "before": _LAST_ULID,
-            "cursor_ulid": _LAST_ULID,
-            "cursor_thread": "",
-            "cursor_ns": "",
-            "filter": Jsonb(decidable),
-            "indexed_metadata": list(decidable),
-        }
-        if (config := self._config) is not None:
-            params |= {"thread_id": config.thread_id, "checkpoint_ns": config.checkpoint_ns}
-            if config.checkpoint_id is not None:
-                params["checkpoint_id"] = await resolve_checkpoint_id(db, config, config.checkpoint_id)
-        if self._before is not None:
-            params["before"] = await _place_of(db, self._before)
-        return params
-
-
-async def _place_of(db: Database, before: CheckpointRef) -> uuid.UUID:
-    assert before.checkpoint_id is not None  # noqa: S101 (before_ref has seen to it)
-    stored = await find_ulid(db, before, before.checkpoint_id)
-    ulid = stored or derive_ulid(before.checkpoint_id)
-    if ulid is None:
-        raise InvalidConfigError(
-            f"before names checkpoint {before.checkpoint_id!r}, which thread {before.thread_id!r} does not have "
-            "and whose id tells no time: pass the config of a listed checkpoint"
-        )
-    return ulid
-
-
 _AT_ONCE = 256 << 10
 """Bytes, as stored, of the checkpoints that are decoded one after the other before the first is given away."""
 
@@ -205,11 +122,94 @@ class Listing:
 
 def _size(stored: StoredCheckpoint) -> int:
     """Return how many bytes a checkpoint has, about."""
-    sizes = [len(stored.checkpoint[1]), len(stored.metadata[1])]
+    sizes = [len(part[1]) for part in (stored.checkpoint, stored.metadata) if part is not None]
     for value in stored.values.values():
         sizes += map(len, value.parts) if isinstance(value, SegmentedValue) else [len(value[1])]
     sizes += [len(write.value[1]) for writes in (stored.writes, stored.parent_sends) for write in writes]
     return sum(sizes)
+
+
+_LAST_ULID = uuid.UUID(int=2**128 - 1)
+
+
+class CheckpointWalk:
+    """A listing, newest first, a page at a time; between pages it holds neither connection nor snapshot."""
+
+    page_size = 64
+
+    def __init__(
+        self, config: CheckpointRef | None, before: CheckpointRef | None, filter_: dict[str, Any]
+    ) -> None:
+        self._config = config
+        self._before = before
+        self._filter = filter_
+        self._params: dict[str, Any] | None = None
+        self._ended = False
+
+    async def next_page(self, db: Database, reader: SegmentReader, size: int) -> list[StoredCheckpoint]:
+        """Fetch the next `size` checkpoints; fewer, or none, at the end.
+
+        The filter is decided here only as far as the database can: its answers contain every match.
+
+        Raises:
+            InvalidConfigError: `before` names a checkpoint that is not stored and whose id tells no time.
+
+        Round trips: 1; 1 more if segments are not at hand, each of which is fetched once for the whole page; on the
+        first page 1 more for a `before`, 1 more for an id that is a ULID.
+        """
+        if self._ended:
+            return []
+        if self._params is None:
+            self._params = await self._first_params(db)
+        self._params["size"] = size
+        page = await _read_page(db, reader, self._statement(), self._params)
+        self._ended = len(page) < size
+        if page:
+            last = page[-1]
+            self._params |= {
+                "cursor_ulid": last.ulid,
+                "cursor_thread": last.thread_id,
+                "cursor_ns": last.checkpoint_ns,
+            }
+        return page
+
+    def _statement(self) -> Statement:
+        config = self._config
+        if config is None:
+            return sql.LIST_ALL
+        if config.checkpoint_ns is None:
+            return sql.LIST_ONE_IN_THREAD if config.checkpoint_id else sql.LIST_THREAD
+        return sql.LIST_ONE_IN_NAMESPACE if config.checkpoint_id else sql.LIST_NAMESPACE
+
+    async def _first_params(self, db: Database) -> dict[str, Any]:
+        decidable = {k: v for k, v in self._filter.items() if indexable(k) and indexable(v)}
+        params: dict[str, Any] = {
+            "before": _LAST_ULID,
+            "cursor_ulid": _LAST_ULID,
+            "cursor_thread": "",
+            "cursor_ns": "",
+            "filter": Jsonb(decidable),
+            "indexed_metadata": list(decidable),
+        }
+        if (config := self._config) is not None:
+            params |= {"thread_id": config.thread_id, "checkpoint_ns": config.checkpoint_ns}
+            if config.checkpoint_id is not None:
+                params["checkpoint_id"] = await resolve_checkpoint_id(db, config, config.checkpoint_id)
+        if self._before is not None:
+            params["before"] = await _place_of(db, self._before)
+        return params
+
+
+async def _place_of(db: Database, before: CheckpointRef) -> uuid.UUID:
+    assert before.checkpoint_id is not None  # noqa: S101 (before_ref has seen to it)
+    stored = await find_ulid(db, before, before.checkpoint_id)
+    ulid = stored or derive_ulid(before.checkpoint_id)
+    if ulid is None:
+        raise InvalidConfigError(
+            f"before names checkpoint {before.checkpoint_id!r}, which thread {before.thread_id!r} does not have "
+            "and whose id tells no time: pass the config of a listed checkpoint"
+        )
+    return ulid
 
 
 def list_checkpoints(

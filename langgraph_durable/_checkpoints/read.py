@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from types import NoneType
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_durable._checkpoints import get_statements as sql
-from langgraph_durable._checkpoints.codec import Codec, decode_checkpoint
+from langgraph_durable._checkpoints.codec import Codec, decode_ancestor, decode_checkpoint
 from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
 from langgraph_durable._checkpoints.rows import (
@@ -34,9 +35,11 @@ async def get_tuple(
     db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
 ) -> CheckpointTuple | None:
     """Fetch and decode a checkpoint; see DurableSaver.get_tuple."""
-    stored = await get_checkpoint(db, checkpoint_ref(config), codec.reader)
+    stored = await get_checkpoint(db, checkpoint_ref(config), codec.reader, or_ancestor=True)
     if stored is None:
         return None
+    if stored.metadata is None:
+        return decode_ancestor(codec.serde, stored)
     known.add(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
     return decode_checkpoint(codec.serde, stored)
 
@@ -49,19 +52,21 @@ async def get_ulid(db: Database, config: RunnableConfig) -> str | None:
 
 
 async def get_checkpoint(
-    db: Database, ref: CheckpointRef, reader: SegmentReader | None
+    db: Database, ref: CheckpointRef, reader: SegmentReader | None, *, or_ancestor: bool = False
 ) -> StoredCheckpoint | None:
     """Fetch one checkpoint with its values and writes: the named one, or the namespace's latest.
 
-    Without a reader, values that are made of segments cannot be decoded.
+    If the named one was pruned, fetch the ancestor it left, if that is wanted. Without a reader, values that are made
+    of segments cannot be decoded.
 
     Round trips: 1; 1 more if segments are not at hand; 1 more if the checkpoint is named by a ULID.
     """
-    statement, params = sql.GET_LATEST, [ref.thread_id, ref.namespace]
-    if ref.checkpoint_id is not None:
-        statement = sql.GET_BY_ID
-        params.append(await resolve_checkpoint_id(db, ref, ref.checkpoint_id))
-    page = await _read_page(db, reader, statement, params)
+    if ref.checkpoint_id is None:
+        page = await _read_page(db, reader, sql.GET_LATEST, (ref.thread_id, ref.namespace))
+    else:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
+        key = {"thread": ref.thread_id, "ns": ref.namespace, "id": checkpoint_id}
+        page = await _read_page(db, reader, sql.GET_BY_ID_OR_ANCESTOR if or_ancestor else sql.GET_BY_ID, key)
     return page[0] if page else None
 
 
@@ -144,10 +149,14 @@ def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
 def stored_value(
     thread_id: str, kind: str, data: bytes | None, entries: Sequence[bytes] | None
 ) -> StoredValue:
-    """Return a channel's value as the columns have it."""
+    """Return a channel's value as the columns have it; one that says so if they have none."""
+    if data is None:
+        return SegmentedValue(thread_id, kind, b"", (), fault="its data is NULL")
     if entries is None:
-        return (kind, data or b"")
-    return SegmentedValue(thread_id, kind, data or b"", entries)
+        return (kind, data)
+    if not {*map(type, entries)} <= {bytes}:
+        return SegmentedValue(thread_id, kind, b"", (), fault="its segments are no list of hashes")
+    return SegmentedValue(thread_id, kind, data, entries)
 
 
 def segmented_values(page: Sequence[StoredCheckpoint]) -> list[SegmentedValue]:
@@ -175,16 +184,26 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         _,
         _,
     ) = row
-    return StoredCheckpoint(
+    stored = StoredCheckpoint(
         thread_id=thread_id,
         checkpoint_ns=checkpoint_ns,
         checkpoint_id=checkpoint_id,
         ulid=ulid,
         parent_checkpoint_id=parent,
-        checkpoint=(kind, body),
-        metadata=(meta_kind, meta),
-        versions=pair_versions(names, versions, thread_id, checkpoint_ns, checkpoint_id),
+        checkpoint=(kind, body) if kind is not None else None,
+        metadata=(meta_kind, meta) if meta_kind is not None else None,
+        versions={},
     )
+    try:
+        stored.versions = pair_versions(names, versions, thread_id, checkpoint_ns, checkpoint_id)
+    except CheckpointCorruptedError as exc:  # raised for whoever decodes it: there may be others on its page
+        stored.fault = str(exc)
+    return stored
+
+
+def are_texts(array: Sequence[str]) -> bool:
+    """Return whether an array has texts only: what no NOT NULL sees to is that it has no NULL, nor arrays, inside."""
+    return {*map(type, array)} <= {str}
 
 
 def pair_versions(
@@ -197,9 +216,9 @@ def pair_versions(
     """Return the version of each channel that a checkpoint has a value of; None if that is inside the checkpoint.
 
     Raises:
-        CheckpointCorruptedError: The columns do not pair; the message names the checkpoint.
+        CheckpointCorruptedError: The columns do not pair, or channels are no texts; the message names the checkpoint.
     """
-    if len(names) != len(versions):
+    if len(names) != len(versions) or not (are_texts(names) and {*map(type, versions)} <= {str, NoneType}):
         raise CheckpointCorruptedError(
             f"value_channels and value_versions do not pair: thread {thread_id!r}, "
             f"namespace {checkpoint_ns!r}, checkpoint {checkpoint_id!r}"

@@ -20,7 +20,7 @@ from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import Fold, StoredCheckpoint
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._retention.plan import Node
-from langgraph_durable.errors import CompactionRefusedError, DurableError
+from langgraph_durable.errors import CheckpointCorruptedError, CompactionRefusedError, DurableError
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
 """The graph's get_state, under an async name."""
@@ -70,6 +70,10 @@ async def fold_checkpoint(
     if not folded:
         return None
     versions = before.checkpoint["channel_versions"]
+    if lost := sorted(folded.keys() - versions.keys()):
+        raise CheckpointCorruptedError(
+            f"the stored checkpoint has no version of its delta channels {lost}: {where}"
+        )
 
     def prove(after: StoredCheckpoint) -> None:
         now = decode_checkpoint(codec.serde, after)

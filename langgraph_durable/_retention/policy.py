@@ -25,6 +25,8 @@ def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
     Raises:
         InvalidConfigError: The strategy is unknown, or a number or an age cannot be used.
     """
+    if strategy == "delete_all":  # as the Agent Server says
+        strategy = "delete"
     if strategy not in ("keep_latest", "delete"):
         raise InvalidConfigError(f'unknown prune strategy {strategy!r}: pass "keep_latest" or "delete"')
     older_than = require_age(older_than, "older_than")

@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from langgraph_durable._checkpoints.get_statements import GET_BY_ID
-from langgraph_durable._checkpoints.read import assemble_page, pair_versions, segmented_values
+from langgraph_durable._checkpoints.read import are_texts, assemble_page, pair_versions, segmented_values
 from langgraph_durable._checkpoints.rows import Fold
 from langgraph_durable._checkpoints.sent_rows import fold_row
 from langgraph_durable._postgres.arrays import text_array
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.session import Call, Row, Session
+from langgraph_durable._postgres.times import time_fault
 from langgraph_durable._retention import statements as sql
 from langgraph_durable._retention.plan import Key, Node, Plan, newest_survive, plan_removal
 from langgraph_durable._segments.reading import SegmentReader, fill_values
+from langgraph_durable.errors import CheckpointCorruptedError
 from langgraph_durable.reports import Removed
 
 Choice = Callable[[Sequence[Node], datetime], set[Key]]
@@ -89,7 +91,7 @@ async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, f
     *_, rows = await session.pipeline(
         (LOCK_THREAD, (thread_id,)),
         (sql.FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
-        (GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
+        (GET_BY_ID, {"thread": thread_id, "ns": fold.checkpoint_ns, "id": fold.checkpoint_id}),
     )
     page = assemble_page(rows)  # nothing if it was deleted since it was read
     await fill_values(session, reader, segmented_values(page))
@@ -98,8 +100,29 @@ async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, f
 
 
 def _node(thread_id: str, row: Row) -> Node:
-    ns, id_, parent, channels, versions, ulid, created_at, root, run_id, format_, deltas, is_fork = row
+    (
+        ns,
+        id_,
+        parent,
+        channels,
+        versions,
+        ulid,
+        created_at,
+        root,
+        run_id,
+        format_,
+        deltas,
+        is_fork,
+        is_indexed,
+    ) = row
     values = pair_versions(channels, versions, thread_id, ns, id_)
+    where = f"thread {thread_id!r}, namespace {ns!r}, checkpoint {id_!r}"
+    if (fault := time_fault(created_at=created_at)) is not None:
+        raise CheckpointCorruptedError(f"cannot read {fault}: {where}")
+    if not is_indexed:
+        raise CheckpointCorruptedError(f"metadata_index is no object, so what made it is not known: {where}")
+    if not are_texts(deltas or ()):
+        raise CheckpointCorruptedError(f"delta_channels are no list of texts: {where}")
     return Node(
         ns, id_, parent, values, ulid, created_at, root, run_id, format_, tuple(deltas or ()), bool(is_fork)
     )

@@ -10,11 +10,11 @@ NOW = Statement("SELECT now()")
 LIST_NODES = Statement("""
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, ulid, created_at,
     root_checkpoint_id, run_id, format, delta_channels,
-    checkpoint_ns = '' AND metadata_index ->> 'source' IN ('update', 'fork')
+    checkpoint_ns = '' AND metadata_index ->> 'source' IN ('update', 'fork'), jsonb_typeof(metadata_index) = 'object'
 FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
 UNION ALL
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, NULL, NULL,
-    NULL, NULL, 4, NULL, false
+    NULL, NULL, 4, NULL, false, true
 FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
 """)
 
@@ -237,7 +237,8 @@ WITH taken AS MATERIALIZED (
     SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, task_id, run_id,
         message_id, tool_call_id, tool, scope, input_hash, input_type, input, new_state, state, generation,
         attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
-        source, error, effect_id, expired_at, CASE new_state WHEN 'unknown' THEN least(lease_until, now()) END
+        source, error, effect_id, expired_at,
+        CASE WHEN new_state IN ('unknown', 'suspended') THEN least(lease_until, now()) END
     FROM effect
     ON CONFLICT DO NOTHING
     RETURNING effect_id, state, attempts, origin

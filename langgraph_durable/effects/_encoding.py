@@ -10,10 +10,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.serialization import decode, encode
 from langgraph_durable._checkpoints.ulids import format_ulid
+from langgraph_durable._postgres.session import Row
 from langgraph_durable.effects._keys import canonical, digest, idempotency_key_of
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._store import Call, EffectRow
-from langgraph_durable.effects.records import EffectRecord
+from langgraph_durable.effects.records import EffectEvent, EffectRecord, event_fault
 from langgraph_durable.errors import CheckpointCorruptedError, UnserializableValueError
 
 # Before the type of a result, what the serializer does not tell.
@@ -36,7 +37,13 @@ def decode_result(serde: SerializerProtocol, encoded: Encoded, what: str) -> tup
     kind, data = encoded
     raised, kind = kind.startswith(_RAISED), kind.removeprefix(_RAISED)
     value = decode(serde, (kind.removeprefix(_TUPLE), data), what)
-    return (tuple(value) if kind.startswith(_TUPLE) else value), raised
+    if kind.startswith(_TUPLE):
+        if not isinstance(value, (list, tuple)):
+            raise CheckpointCorruptedError(
+                f"cannot read {what}: it was a tuple, and is a {type(value).__name__}"
+            )
+        value = tuple(value)
+    return value, raised
 
 
 def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
@@ -70,6 +77,23 @@ def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
         error=row.error,
         result_lost=row.result_lost,
         idempotency_key=idempotency_key_of(row.vendor_seed, row.generation),
+        unreadable=row.fault,
+    )
+
+
+def event_of(effect_id: str, row: Row) -> EffectEvent:
+    """Turn a stored step in the life of an effect into what people and code are shown."""
+    number, at, before, after, fence, attempt, actor, reason = row
+    return EffectEvent(
+        effect_id,
+        at,
+        before,
+        after,
+        fence,
+        attempt,
+        actor,
+        reason,
+        event_fault(effect_id, number, at, before, after),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from langgraph_durable.effects._location import _require_shown
 from langgraph_durable.errors import EffectError
 
 # --- keys and hashes ---
@@ -18,9 +19,10 @@ def canonical(value: Any) -> str:
     """Return a value as JSON with one form: keys sorted, no spaces; whatever JSON has not, as pydantic puts it.
 
     Raises:
-        EffectError: It cannot be put so.
+        EffectError: It cannot be put so, or not all that tells it from others would be in it.
     """
     try:
+        _require_shown(value)
         plain = to_jsonable_python(
             _in_order(value), serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
         )
@@ -28,7 +30,7 @@ def canonical(value: Any) -> str:
     except Exception as exc:
         raise EffectError(
             f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
-            "give the effect a key= of its own"
+            "give @effect a key=, which leaves out what is not"
         ) from exc
 
 

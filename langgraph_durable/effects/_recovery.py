@@ -13,6 +13,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import BlockingDatabase
+from langgraph_durable._postgres.times import OutOfRange
 from langgraph_durable.effects import _questions
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects import _store as ops
@@ -53,6 +54,7 @@ async def _adopt(guard: Guard, twin: EffectRow, state: State) -> Attempt | None:
         owner(),
         guard.policy.lease,
         check_duplicates=False,
+        resumes=guard.resumes,
     )
     if kind != sql.CLAIMED:
         return None
@@ -83,7 +85,9 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
             return None
         if isinstance(finding, NotHappened):
             # Not from when it began: a slow body may send what it sends at its end.
-            rest = policy.settle - (row.now - (row.lease_until or row.attempted_at))
+            ended = row.lease_until or row.attempted_at
+            # When it ended is not known of a damaged row: then it is not for the clock to decide.
+            rest = timedelta.max if isinstance(ended, OutOfRange) else policy.settle - (row.now - ended)
             if rest <= timedelta(0):
                 await resolve(
                     guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"
@@ -96,7 +100,8 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
     if policy.on_unknown == "retry" and run_again:
         # From the first attempt on: when the vendor saw this key first is not known better.
         window = policy.idempotency_window
-        if window is None or row.now - row.first_attempt_at < window:
+        is_known = not isinstance(row.first_attempt_at, OutOfRange)
+        if window is None or (is_known and row.now - row.first_attempt_at < window):
             return await _take_over(guard, row, "the vendor knows its key")
     if policy.on_unknown in ("ask", "retry") and guard.place is not None:
         await _questions.ask(guard, row)
@@ -179,9 +184,12 @@ async def resolve(
     reason: str | None,
     memory: Sequence[str] = (),
 ) -> bool:
-    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was this that moved it.
+    """Move an unknown effect to what was found out of it; None abandons it. Return whether it was this that moved it.
 
-    What it is to remember of that is stored with it, or not at all.
+    That nothing happened is a definite failure, after which the vendor gets another key, only of an attempt that is
+    known to have ended: one that may still go on could send under the old key, beside the next one under the new.
+
+    What the effect is to remember of that is stored with it, or not at all.
     """
     if isinstance(finding, Happened):
         result = encode_result(serde, finding.result, f"the result of {row.tool!r}")
@@ -191,6 +199,8 @@ async def resolve(
     else:
         outcome = Outcome("abandoned", source=source)
 
+    if outcome.state == "failed" and ops.kept_memory(row.fence) in row.asked:
+        memory = [*memory, ops.kept_memory(row.fence + 1)]  # its new owner's fence
     decision = f"decision {ops.new_effect_id()}"
     moved = await ops.move_effect(
         db,

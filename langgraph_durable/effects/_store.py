@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 from ulid import ULID
 
-from langgraph_durable._checkpoints.read import resolve_checkpoint_id
+from langgraph_durable._checkpoints.read import are_texts, resolve_checkpoint_id
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import Encoded
+from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.session import Row, Session
+from langgraph_durable._postgres.times import OutOfRange, time_fault
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects.records import TRANSITIONS, State
+from langgraph_durable.errors import CheckpointCorruptedError
 
 _INLINE_BYTES = 1 << 20
 
@@ -58,6 +61,36 @@ class EffectRow(NamedTuple):
     lease_until: datetime | None
     expired_at: datetime | None
     now: datetime
+
+    @property
+    def fault(self) -> str | None:
+        """What of it cannot be read, if something cannot."""
+        wrong = [
+            time_fault(
+                lease_until=self.lease_until,
+                first_attempt_at=self.first_attempt_at,
+                attempted_at=self.attempted_at,
+                ended_at=self.ended_at,
+                expired_at=self.expired_at,
+            ),
+            f"state: {self.state!r} is none that is known" if self.state not in TRANSITIONS else None,
+            "asked: no list of texts" if not are_texts(self.asked) else None,
+            "lease_until: NULL" if self.state in ("claimed", "issued") and self.lease_until is None else None,
+        ]
+        found = "; ".join(fault for fault in wrong if fault is not None)
+        return f"cannot read effect {format_ulid(self.effect_id)}: {found}" if found else None
+
+    @property
+    def needs_decision(self) -> bool:
+        """Whether nobody will find out how it ended without being asked to: its owner's lease tells nothing, too."""
+        if self.state == "issued":
+            return self.lease_is_damaged or (self.lease_until is not None and self.lease_until < self.now)
+        return self.state == "unknown" or self.state not in TRANSITIONS
+
+    @property
+    def lease_is_damaged(self) -> bool:
+        """Whether it cannot be told when the owner's lease ends."""
+        return self.lease_until is None or isinstance(self.lease_until, OutOfRange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +138,11 @@ def new_effect_id() -> uuid.UUID:
     return ULID().to_uuid()
 
 
+def kept_memory(fence: int) -> str:
+    """Return what an effect remembers of an attempt whose failure leaves the vendor's key; CLAIM heeds it."""
+    return f"kept {fence}"
+
+
 def claim_memory(claim_id: uuid.UUID, fence: int) -> str:
     """Return what an effect remembers of a claim that was not its first; CLAIM writes the same."""
     return f"claim {claim_id} {fence}"
@@ -119,6 +157,7 @@ async def claim_effect(
     lease: timedelta,
     *,
     check_duplicates: bool,
+    resumes: bool,
 ) -> tuple[int, EffectRow]:
     """Claim an effect, or return it as it is, or a twin of it that must be resolved first.
 
@@ -131,9 +170,13 @@ async def claim_effect(
         lease: Time until another worker may take the owner for dead, on the server's clock.
         check_duplicates: Whether a first claim waits for effects of the same thread, tool and arguments whose end nobody
             knows.
+        resumes: Whether a body that waited for a human runs again though it may have sent something before.
 
     Returns:
         CLAIMED, EXISTING or DUPLICATE, and the effect, or its twin.
+
+    Raises:
+        CheckpointCorruptedError: The row of the effect, or of its twin, does not tell what became of it.
 
     Round trips: 1. Transaction: its own.
     """
@@ -160,16 +203,46 @@ async def claim_effect(
         "reason": None,
         "lease": lease,
         "check_duplicates": check_duplicates,
+        "resumes": resumes,
     }
     while True:
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
             kind, row = rows[0][0], EffectRow(*rows[0][1:])
+            if row.state not in TRANSITIONS or not are_texts(row.asked):
+                raise CheckpointCorruptedError(
+                    f"{row.fault}. Nothing is done for it as long as its row is as it is: what became of the effect "
+                    "is not known"
+                )
             # It has the id that this very call made, or remembers it: it was claimed here, the answer was lost, and
             # this is the retry.
             new = row.effect_id == effect_id and row.fence == 1
             mine = row.state == state and (new or claim_memory(effect_id, row.fence) in row.asked)
             return (sql.CLAIMED if mine else kind), row
+
+
+async def expire_effect(db: Database, row: EffectRow, actor: str, *, by_hand: bool = False) -> bool:
+    """Declare an issued effect unknown if its owner gave no sign for a lease; return whether it did.
+
+    The owner may only stand still, and send later what it was about to: the vendor must know that by its key. A lease
+    that is damaged expires only by a human's decision: an owner that lives mends it with its next renewal.
+    """
+    damaged = by_hand and row.lease_is_damaged
+    expired = row.lease_until is not None and row.lease_until < row.now
+    if row.state != "issued" or not (expired or damaged):
+        return False
+    moved = await move_effect(
+        db,
+        row.effect_id,
+        Outcome("unknown", error="its owner gave no sign of life"),
+        origins=["issued"],
+        actor=actor,
+        reason="lease damaged" if damaged else "lease expired",
+        fence=row.fence,
+        expired=not damaged,
+        memory=[kept_memory(row.fence)],
+    )
+    return moved is not None
 
 
 async def find_completed(db: Database, call: Call) -> EffectRow | None:
@@ -284,15 +357,17 @@ async def list_effects(
     db: Database,
     *,
     states: Sequence[str] | None = None,
+    or_none_known: bool = False,
     tool: str | None = None,
     thread_id: str | None = None,
     run_id: str | None = None,
     after: uuid.UUID | None = None,
     limit: int | None = None,
 ) -> list[EffectRow]:
-    """Fetch effects, oldest first."""
+    """Fetch effects, oldest first: those in some states, and maybe those in a state that is none."""
     params = {
         "states": list(states) if states is not None else None,
+        "known": list(TRANSITIONS) if or_none_known else None,
         "tool": tool,
         "thread_id": thread_id,
         "run_id": run_id,

@@ -11,7 +11,9 @@ from langgraph_durable.effects._attempt import Attempt, current_attempt
 from langgraph_durable.effects._claim import Guard
 from langgraph_durable.effects._store import Outcome
 from langgraph_durable.effects.records import State
-from langgraph_durable.errors import EffectError
+from langgraph_durable.errors import (
+    EffectError,
+)
 
 if TYPE_CHECKING:
     pass
@@ -93,7 +95,10 @@ class Effect(EffectHandle):
     """
 
     def issue(self) -> None:
-        """Record that what follows may reach the outside world. An exception before it means that nothing did."""
+        """Record that what follows may reach the outside world, if it was begun with issued=False.
+
+        Of one that is issued already, this only makes sure that no other owner has taken it over.
+        """
         run_sync(self._issue())
 
     def complete(self, result: Any = None) -> None:
@@ -109,7 +114,10 @@ class AsyncEffect(EffectHandle):
     """An effect in the hands of async code; see `Effect`."""
 
     async def issue(self) -> None:
-        """Record that what follows may reach the outside world. An exception before it means that nothing did."""
+        """Record that what follows may reach the outside world, if it was begun with issued=False.
+
+        Of one that is issued already, this only makes sure that no other owner has taken it over.
+        """
         await self._issue()
 
     async def complete(self, result: Any = None) -> None:

@@ -23,15 +23,20 @@ from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects import _store as ops
 from langgraph_durable.effects._attempt import Attempt, owner, running
 from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects._encoding import call_of, record_of
+from langgraph_durable.effects._encoding import call_of, event_of, record_of
 from langgraph_durable.effects._keys import named_key
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
 from langgraph_durable.effects._location import Place, find_place
 from langgraph_durable.effects._recovery import resolve
-from langgraph_durable.effects._store import Call, EffectRow, Outcome
+from langgraph_durable.effects._store import Call, EffectRow
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
 from langgraph_durable.effects.records import TRANSITIONS, EffectEvent, EffectRecord, State
-from langgraph_durable.errors import EffectConflictError, EffectError, InvalidConfigError
+from langgraph_durable.errors import (
+    CheckpointCorruptedError,
+    EffectConflictError,
+    EffectError,
+    InvalidConfigError,
+)
 
 if TYPE_CHECKING:
     from langgraph_durable.effects.tools import ToolWrapper
@@ -128,25 +133,34 @@ class EffectLog:
 
     @contextmanager
     def effect(
-        self, name: str, *, key: str, args: Any = None, policy: EffectPolicy = _DEFAULT
+        self,
+        name: str,
+        *,
+        key: str,
+        args: Any = None,
+        policy: EffectPolicy = _DEFAULT,
+        issued: bool = True,
     ) -> Iterator[Effect]:
         """Carry an effect out by hand.
 
-        `if not e.replayed: e.issue(); ...; e.complete(result)`. Leaving without `complete` or `fail` means failed
-        before `issue`, and unknown after it.
+        `if not e.replayed: ...; e.complete(result)`. Leaving without `complete` or `fail`, also by `interrupt()`, means
+        that it is unknown whether it happened, unless the exception tells (see EffectPolicy.failed_on).
 
         Args:
             name: What is done, such as "charge".
             key: What makes it the same effect whenever it is asked for again; unique among all of this name.
-            args: Plain data; the same key with other args is an EffectConflictError.
+            args: Plain data, without iterators and secrets; the same key with other args is an EffectConflictError.
             policy: What to do when an earlier attempt's end is unknown.
+            issued: Whether it may happen from the start. With False it cannot before `e.issue()`: leaving before that
+                means failed, or, by `interrupt()`, that the block is run again with the answer; and a process that dies
+                before it has done nothing.
 
         Raises:
             EffectError: It can be neither begun nor replayed; the kinds say why.
         """
         call, place = self._named(name, key, args)
         guard = self._guard(self.context.db, call, policy, place, named=True)
-        attempt = run_sync(guard.begin("claimed"))
+        attempt = run_sync(guard.begin("issued" if issued else "claimed"))
         with self._held(attempt, policy):
             try:
                 yield Effect(guard, attempt)
@@ -157,12 +171,18 @@ class EffectLog:
 
     @asynccontextmanager
     async def aeffect(
-        self, name: str, *, key: str, args: Any = None, policy: EffectPolicy = _DEFAULT
+        self,
+        name: str,
+        *,
+        key: str,
+        args: Any = None,
+        policy: EffectPolicy = _DEFAULT,
+        issued: bool = True,
     ) -> AsyncIterator[AsyncEffect]:
         """Carry an effect out by hand, in async code; see `effect`."""
         call, place = self._named(name, key, args)
         guard = self._guard(self.context.adb, call, policy, place, named=True)
-        attempt = await guard.begin("claimed")
+        attempt = await guard.begin("issued" if issued else "claimed")
         with self._held(attempt, policy):
             try:
                 yield AsyncEffect(guard, attempt)
@@ -352,8 +372,10 @@ class EffectLog:
     async def _pending(self, db: Database, thread_id: str | None) -> Sequence[EffectRecord]:
         if thread_id is not None:
             require_text(thread_id, "thread_id")
-        rows = await ops.list_effects(db, states=["unknown", "issued"], thread_id=thread_id)
-        return [self._record(row) for row in rows if row.state == "unknown" or _is_expired(row)]
+        rows = await ops.list_effects(
+            db, states=["unknown", "issued"], or_none_known=True, thread_id=thread_id
+        )
+        return [self._record(row) for row in rows if row.needs_decision]
 
     def resolve(
         self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
@@ -386,14 +408,15 @@ class EffectLog:
                 f"decide by Happened(result), NotHappened(), or None to abandon the effect; got {finding!r:.100}"
             )
         row = await ops.get_effect(db, ulid)
-        if row is not None and row.state == "issued" and _is_expired(row):
-            outcome = Outcome("unknown", error="its owner gave no sign of life")
-            await ops.move_effect(
-                db, ulid, outcome, origins=["issued"], actor=owner(), reason="lease expired", expired=True
-            )
+        if row is not None:
+            await ops.expire_effect(db, row, owner(), by_hand=True)
             row = await ops.get_effect(db, ulid)
         if row is None:
             raise EffectError(f"there is no effect {effect_id!r}: EffectLog.pending() lists those that wait")
+        if row.state not in TRANSITIONS:
+            raise CheckpointCorruptedError(
+                f"{row.fault}. It cannot be decided on as long as its row is as it is"
+            )
         decided = row.state == "unknown" and await resolve(
             db, self.serde, row, finding, source="human", actor=actor or owner(), reason=note
         )
@@ -415,7 +438,7 @@ class EffectLog:
         return await self._history(self.context.adb, effect_id)
 
     async def _history(self, db: Database, effect_id: str) -> Sequence[EffectEvent]:
-        return [EffectEvent(effect_id, *row) for row in await ops.list_events(db, _require_ulid(effect_id))]
+        return [event_of(effect_id, row) for row in await ops.list_events(db, _require_ulid(effect_id))]
 
     def _record(self, row: EffectRow) -> EffectRecord:
         return record_of(self.serde, row)
@@ -472,7 +495,14 @@ class _InTransaction(Effect):
 
 async def _begin_in(guard: Guard, session: Any) -> Attempt:
     kind, row = await ops.claim_effect(
-        session, guard.call, ops.new_effect_id(), "issued", owner(), timedelta(days=1), check_duplicates=False
+        session,
+        guard.call,
+        ops.new_effect_id(),
+        "issued",
+        owner(),
+        timedelta(days=1),
+        check_duplicates=False,
+        resumes=guard.resumes,
     )
     if kind == sql.CLAIMED:
         return Attempt(row, guard.policy, replayed=False)
@@ -507,11 +537,7 @@ async def _leave(guard: Guard, attempt: Attempt, exc: BaseException | None) -> N
     """Record the end of an effect that its code has not recorded itself."""
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
-    await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"))
-
-
-def _is_expired(row: EffectRow) -> bool:
-    return row.lease_until is not None and row.lease_until < row.now
+    await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"), by_hand=True)
 
 
 def _require_ulid(effect_id: str) -> Any:

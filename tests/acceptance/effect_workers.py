@@ -384,7 +384,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     def raw(state: MessagesState) -> dict[str, Any]:
         log = saver.effects
-        with log.effect("pay", key=request.order, args=args, policy=policy) as e:
+        with log.effect("pay", key=request.order, args=args, policy=policy, issued=False) as e:
             if not e.replayed:
                 e.issue()
                 e.complete(send(request.order, CENTS, e.idempotency_key))
@@ -392,7 +392,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     async def araw(state: MessagesState) -> dict[str, Any]:
         log = saver.effects
-        async with log.aeffect("pay", key=request.order, args=args, policy=policy) as e:
+        async with log.aeffect("pay", key=request.order, args=args, policy=policy, issued=False) as e:
             if not e.replayed:
                 await e.issue()
                 await e.complete(await asyncio.to_thread(send, request.order, CENTS, e.idempotency_key))
