@@ -184,7 +184,7 @@ async def test_a_fork_asks_for_itself(saver: DurableSaver, drive: Drive) -> None
 
 
 async def test_pages(saver: DurableSaver, drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_durable.interrupts._PAGE", 2)
+    monkeypatch.setattr("langgraph_durable._inspect.inbox._PAGE", 2)
     graph = parallel_asks(saver, ignore)
     names = [f"thread-{number}" for number in range(5)]
     for name in names:
