@@ -33,7 +33,7 @@ def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmbeddedPostgres]:
-    """A server for tests that only look, of the binaries that the tests find."""
+    """A server for tests that do not change it, from the binaries that are found by default."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("LANGGRAPH_DURABLE_PG_BINDIR", raising=False)
         server = embedded.start(settings={"work_mem": "5MB"})

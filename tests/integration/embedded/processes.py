@@ -1,4 +1,4 @@
-"""Processes that start an embedded Postgres, and looks at what they leave."""
+"""Start an embedded Postgres in another process, and inspect what it leaves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def runs(base: Path) -> list[Path]:
 
 
 class Child:
-    """Another process: it starts a server, reports it, and waits for a line to go on to its `ending`."""
+    """A process that starts a server, prints its conninfo and pids, waits for a line, then runs `ending`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Child:
 
 
 def environment(path: str = "") -> dict[str, str]:
-    """For a Python that imports from a path; by default, what we import."""
+    """Return the environment of a Python that imports from `path`, by default from this process's path."""
     return {**os.environ, "PYTHONPATH": path or os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_broken_cluster_is_reported_with_the_log(base: Path, shared: EmbeddedPos
 
 def test_initdb_timeout_leaves_an_empty_data_directory(base: Path) -> None:
     with pytest.raises(EmbeddedPostgresError, match=r"initdb took too long .* Raise timeout"):
-        embedded.start(data_dir=base / "data", timeout=0.0)
+        embedded.start(data_dir=base / "data", timeout=timedelta(0))
     assert runs(base) == []
     assert list((base / "data").iterdir()) == []
     with embedded.start(data_dir=base / "data", fsync=False) as server:  # an empty directory is usable
