@@ -57,7 +57,7 @@ def test_the_demo_tells_its_story(empty_conninfo: str) -> None:
     for line in (
         "killed with SIGKILL",
         "paid 2 times",
-        "asks the vendor: did the attempt before take place? True",
+        "asks the provider whether the earlier attempt took place: True",
         "paid 1 time\n",
         "waits for a human: Did send_receipt take place?",
         "e-mails sent: 1",
