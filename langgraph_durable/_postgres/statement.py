@@ -82,3 +82,15 @@ class RowsStatement:
         rows = ("ROWS FROM (json_to_recordset(%(rows)s::json) AS (", typed, "), unnest(%(base)s::int[]))")
         given = ("SELECT * FROM ", *rows, " WITH ORDINALITY AS given (", names, ", base, number)")
         self.many = Statement("".join(("WITH given AS MATERIALIZED (", *given, ")", *text)))
+
+
+# As the startup options of our own connections do, which a pooler may refuse or drop. A batch's rows the planner even
+# takes for so many that it would compile the statement, and plan it anew each time. NULL leaves a setting as it is.
+_SET_PLANNING: LiteralString = """set_config('jit', coalesce(%(jit)s::text, current_setting('jit')), true),
+    set_config('plan_cache_mode', coalesce(%(plan_cache_mode)s::text, current_setting('plan_cache_mode')), true)
+"""
+
+LOCK_THREAD_SHARED_AND_SET_PLANNING = Statement(
+    "SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || %(thread)s::text, 0)), "
+    + _SET_PLANNING
+)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from langgraph_durable.effects._location import _require_shown
 from langgraph_durable.errors import EffectError
+
+_LEFT_OUT = "<left out>"
+
 
 # --- keys and hashes ---
 
@@ -32,6 +39,53 @@ def canonical(value: Any) -> str:
             f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
             "give @effect a key=, which leaves out what is not"
         ) from exc
+
+
+def legible(value: Any) -> Any:
+    """Return what can be hashed of the arguments of an effect which its key tells from others."""
+    with suppress(EffectError):
+        canonical(value)
+        return value
+    if isinstance(value, dict):
+        value = {name: legible(part) for name, part in value.items()}
+    elif isinstance(value, (list, tuple)):
+        value = [legible(part) for part in value]
+    else:
+        return _LEFT_OUT
+    with suppress(EffectError):
+        canonical(value)
+        return value
+    return _LEFT_OUT
+
+
+def _require_shown(value: Any) -> None:
+    """Refuse a value that hashing would use up, or would make the same as another.
+
+    Raises:
+        TypeError: It is, or holds, an iterator, a secret or a model with an excluded field.
+    """
+    kind = type(value)
+    if isinstance(value, (Iterator, AsyncIterator)):
+        raise TypeError(f"a {kind.__name__} would be used up by reading it (make it a list)")
+    if callable(getattr(kind, "get_secret_value", None)):
+        raise TypeError(f"a {kind.__name__} does not show what it holds")
+    for name, field in getattr(kind, "__pydantic_fields__", {}).items():
+        if field.exclude or getattr(field, "exclude_if", None):
+            raise TypeError(f"{kind.__name__} excludes its field {name!r} from what it shows")
+    for part in _parts(value):
+        _require_shown(part)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return itertools.chain(value, value.values())
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return value
+    if isinstance(value, BaseModel):
+        return itertools.chain(vars(value).values(), (value.model_extra or {}).values())
+    if is_dataclass(value) and not isinstance(value, type):
+        return (getattr(value, field.name, None) for field in fields(value))
+    return ()
 
 
 def _in_order(value: Any) -> Any:

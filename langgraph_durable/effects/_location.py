@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from pydantic import BaseModel
 
 from langgraph_durable.effects._keys import canonical, digest
-from langgraph_durable.errors import EffectError
 
 # Names of langgraph's own, in the configurable part of a running task's config.
 _CHECKPOINTER = "__pregel_checkpointer"
@@ -34,8 +32,6 @@ _SCRATCHPAD = "__pregel_scratchpad"
 _SEND = "__pregel_send"
 _TASK_ID = "__pregel_task_id"
 _RESUME = "__resume__"  # and of the channel of answers
-
-_LEFT_OUT = "<left out>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,53 +254,6 @@ def _messages(state: Any) -> Iterator[Any]:
     for name in sorted(values, key=lambda n: n == "messages"):  # read from the end: messages come first
         if isinstance(values[name], (list, tuple)):
             yield from values[name]
-
-
-def legible(value: Any) -> Any:
-    """Return what can be hashed of the arguments of an effect which its key tells from others."""
-    with suppress(EffectError):
-        canonical(value)
-        return value
-    if isinstance(value, dict):
-        value = {name: legible(part) for name, part in value.items()}
-    elif isinstance(value, (list, tuple)):
-        value = [legible(part) for part in value]
-    else:
-        return _LEFT_OUT
-    with suppress(EffectError):
-        canonical(value)
-        return value
-    return _LEFT_OUT
-
-
-def _require_shown(value: Any) -> None:
-    """Refuse a value that hashing would use up, or would make the same as another.
-
-    Raises:
-        TypeError: It is, or holds, an iterator, a secret or a model with an excluded field.
-    """
-    kind = type(value)
-    if isinstance(value, (Iterator, AsyncIterator)):
-        raise TypeError(f"a {kind.__name__} would be used up by reading it (make it a list)")
-    if callable(getattr(kind, "get_secret_value", None)):
-        raise TypeError(f"a {kind.__name__} does not show what it holds")
-    for name, field in getattr(kind, "__pydantic_fields__", {}).items():
-        if field.exclude or getattr(field, "exclude_if", None):
-            raise TypeError(f"{kind.__name__} excludes its field {name!r} from what it shows")
-    for part in _parts(value):
-        _require_shown(part)
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return itertools.chain(value, value.values())
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return value
-    if isinstance(value, BaseModel):
-        return itertools.chain(vars(value).values(), (value.model_extra or {}).values())
-    if is_dataclass(value) and not isinstance(value, type):
-        return (getattr(value, field.name, None) for field in fields(value))
-    return ()
 
 
 def key_of(scope: str, tool: str, input_hash: bytes, place: Place, call: ToolCall | None) -> bytes:

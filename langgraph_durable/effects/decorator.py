@@ -11,7 +11,8 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._validation import require_text
-from langgraph_durable.effects._location import find_place, find_tool_call, legible
+from langgraph_durable.effects._keys import legible
+from langgraph_durable.effects._location import find_place, find_tool_call
 from langgraph_durable.effects._prepare import UNNAMED, Prepared, prepare
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy
