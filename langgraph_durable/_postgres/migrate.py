@@ -25,6 +25,7 @@ from langgraph_durable._postgres.migrate_statements import (
 from langgraph_durable._postgres.session import Session
 from langgraph_durable._postgres.statement import Statement, render_script
 from langgraph_durable.errors import InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable.schema import _require_encoding
 
 _OLDEST_SERVER = 140000
 
@@ -70,6 +71,7 @@ async def _apply(db: Database) -> None:
 
     async def work(session: Session) -> None:
         _require_server(session)
+        _require_encoding(session)
         if _missing(await _applied(session), db.schema):
             await session.fetch(LOCK_SETUP)
             await _migrate(session, db.schema)
@@ -96,9 +98,10 @@ async def check_schema(session: Session, schema: str) -> None:
 
     Raises:
         SchemaOutOfDateError: They are not; the message names the remedy.
-        InvalidConfigError: The server is too old.
+        InvalidConfigError: The server is too old, or the connection cannot carry all text.
     """
     _require_server(session)
+    _require_encoding(session)
     applied = await _applied(session)
     if applied is None:
         raise SchemaOutOfDateError(
