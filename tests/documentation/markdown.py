@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 """Every Markdown file that a reader of the repository is meant to read."""
 
-_FENCE = re.compile(r"^(?P<ticks>`{3,})(?P<language>[^`\n]*)\n(?P<text>.*?)^(?P=ticks)[ ]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<ticks>`{3,})(?P<language>[^`\n]*)\n(?P<text>.*?)^(?P=ticks)[ ]*$", re.MULTILINE | re.DOTALL
+)
 _MARKER = re.compile(r"<!-- after: (?P<name>\w+) -->\s*\Z")
 _OUTPUT = re.compile(r"\s*```output\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?) *$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Run code blocks, each in a process of its own, forked from this one so that imports are paid for once.
+"""Run code blocks, each in a separate process, forked from this one so that imports are paid for once.
 
 One JSON object a line on standard input: `parts`, a list of (file name, first line, code); `database_url`; `stdout` and
 `stderr`, files for the output. One exit status a line on standard output.
@@ -6,6 +6,7 @@ One JSON object a line on standard input: `parts`, a list of (file name, first l
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -14,17 +15,14 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-import langchain_core.tools
-import langgraph.graph
-import langgraph.prebuilt
-
-import langgraph_durable  # noqa: F401
-
 TIMEOUT = 60
+PRELOADED = ("langchain_core.tools", "langgraph.graph", "langgraph.prebuilt", "langgraph_durable.embedded")
 
 
 def main() -> None:
     """Serve until standard input ends."""
+    for name in PRELOADED:
+        importlib.import_module(name)
     for line in sys.stdin:
         request = json.loads(line)
         if (child := os.fork()) == 0:
@@ -45,8 +43,8 @@ def _run(request: dict[str, Any]) -> int:
     try:
         for file_name, first_line, text in request["parts"]:
             code = compile("\n" * (first_line - 1) + text, file_name, "exec")
-            exec(code, program.__dict__)  # noqa: S102
-    except BaseException:  # noqa: BLE001
+            exec(code, program.__dict__)
+    except BaseException:
         traceback.print_exc()
         return 1
     return 0

@@ -23,7 +23,7 @@ BLOCKS = code_blocks("python")
 
 
 class Runner:
-    """Runs programs made of parts, each in a process of its own."""
+    """Runs programs made of parts, each in a separate process."""
 
     def __init__(self, server: subprocess.Popen[str], directory: Path) -> None:
         self._server = server

@@ -14,7 +14,9 @@ import pytest
 from tests.documentation.markdown import PAGES, ROOT, Block, code_blocks
 
 SHELL = code_blocks("sh")
-COMMAND = re.compile(r"(?:python -m langgraph_durable|langgraph-durable) ((?:effects )?[a-z]+(?:-[a-z]+)*)([^`\n]*)")
+COMMAND = re.compile(
+    r"(?:python -m langgraph_durable|langgraph-durable) ((?:effects )?[a-z]+(?:-[a-z]+)*)([^`\n]*)"
+)
 
 
 def _makefile() -> str:
@@ -55,7 +57,17 @@ def test_example_exists(example: str) -> None:
 
 @pytest.mark.parametrize("block", SHELL, ids=str)
 def test_shell_block_runs_only_what_is_checked(block: Block) -> None:
-    known = {"make", "pip", "python", "langgraph-durable", "git", "docker", "export", "psql", ".venv/bin/python"}
+    known = {
+        "make",
+        "pip",
+        "python",
+        "langgraph-durable",
+        "git",
+        "docker",
+        "export",
+        "psql",
+        ".venv/bin/python",
+    }
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         assert not words or words[0] in known, line

@@ -1,6 +1,8 @@
 """A graph that waits for a human to say whether an e-mail was sent."""
 
 import os
+from contextlib import suppress
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
@@ -23,10 +25,8 @@ saver.setup()
 builder = StateGraph(Mail)
 builder.add_node("mail", lambda state: {"result": send_mail("ann@example.org")})
 builder.add_edge(START, "mail")
-graph = builder.compile(checkpointer=saver)
+graph: Any = builder.compile(checkpointer=saver)
 config: RunnableConfig = {"configurable": {"thread_id": "mail-1"}}
-try:
+with suppress(ConnectionResetError):
     graph.invoke({}, config)
-except ConnectionResetError:
-    pass
 graph.invoke(None, config)

@@ -1,6 +1,8 @@
 """A graph whose payment was sent over a connection that broke before the answer: its outcome is unknown."""
 
 import os
+from contextlib import suppress
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
@@ -23,9 +25,7 @@ saver.setup()
 builder = StateGraph(State)
 builder.add_node("charge", lambda state: {"receipt": charge("INV-7")})
 builder.add_edge(START, "charge")
-graph = builder.compile(checkpointer=saver)
+graph: Any = builder.compile(checkpointer=saver)
 config: RunnableConfig = {"configurable": {"thread_id": "invoice-7"}}
-try:
+with suppress(ConnectionResetError):
     graph.invoke({}, config)
-except ConnectionResetError:
-    pass
