@@ -50,8 +50,8 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def test_every_error_has_a_heading_and_every_heading_an_error() -> None:
     defined = {
-        name
-        for name, value in vars(errors).items()
+        value.__name__
+        for value in vars(errors).values()
         if inspect.isclass(value) and issubclass(value, errors.DurableError)
     }
     assert {text for text in headings(DOCS / "errors.md") if text.endswith("Error")} == defined

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import io
 import re
 import shlex
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from functools import lru_cache
 
 import pytest
 
+from langgraph_durable.cli import main
 from tests.documentation.markdown import PAGES, ROOT, Block, code_blocks
 
 SHELL = code_blocks("sh")
 COMMAND = re.compile(
     r"(?:python -m langgraph_durable|langgraph-durable) ((?:effects )?[a-z]+(?:-[a-z]+)*)([^`\n]*)"
 )
+ROW = re.compile(r"^\| `([a-z -]+?)(?: [A-Z. ]+)?` \| [^|]+ \| ([^|]*) \|$", flags=re.MULTILINE)
+"""A row of the table of commands: the command, and its options."""
 
 
 def _makefile() -> str:
@@ -75,24 +77,37 @@ def test_shell_block_runs_only_what_is_checked(block: Block) -> None:
 
 @lru_cache
 def _help_of(command: str) -> str | None:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    ended = subprocess.run(
-        [sys.executable, "-m", "langgraph_durable", *command.split(), "--help"],
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return ended.stdout if ended.returncode == 0 else None
+    """Return what a command's --help prints, or None if there is no such command."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    return printed.getvalue() if ended.value.code == 0 else None
 
 
-@pytest.mark.parametrize(
-    ("command", "rest"),
-    sorted({found for page in PAGES for found in COMMAND.findall(page.read_text())}),
-)
-def test_command_exists_with_its_options(command: str, rest: str) -> None:
+def _require_options(command: str, options: str) -> None:
     text = _help_of(command)
     assert text is not None, f"there is no command {command!r}"
-    for option in re.findall(r"--[a-z-]+", rest):
+    for option in re.findall(r"--[a-z-]+", options):
         assert re.search(rf"{option}\b", text), f"{command} has no option {option}"
+
+
+def _commands() -> list[tuple[str, str]]:
+    """Return each command that a shell block or code in prose shows, with the rest of its line."""
+    code = [code for page in PAGES for code in re.findall(r"`([^`\n]+)`", page.read_text())]
+    lines = [line for block in SHELL for line in block.text.splitlines()]
+    return sorted({(found[1], found[2]) for text in code + lines if (found := COMMAND.match(text))})
+
+
+@pytest.mark.parametrize(("command", "rest"), _commands())
+def test_command_exists_with_its_options(command: str, rest: str) -> None:
+    _require_options(command, rest)
+
+
+def test_table_of_commands_is_complete_and_right() -> None:
+    rows = dict(ROW.findall((ROOT / "docs" / "cli.md").read_text()))
+    for command, options in rows.items():
+        _require_options(command, options)
+    listed = {command.split()[0] for command in rows}
+    listing = _help_of("")
+    assert listing is not None
+    assert set(re.findall(r"^    ([a-z-]+)", listing, flags=re.MULTILINE)) == listed
