@@ -75,7 +75,7 @@ def test_sdist_has_what_a_build_and_a_reader_need(dist: Path) -> None:
         "benchmarks/growth.png",
         "langgraph_durable/py.typed",
     } <= names
-    assert not {name for name in names if name.startswith(("tests/", ".git", "docs/_build"))}
+    assert not {name for name in names if name.startswith(("tests/", ".github", "docs/_build"))}
 
 
 def test_fresh_environment_installs_the_wheel_and_runs_a_graph(
