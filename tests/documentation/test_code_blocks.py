@@ -21,6 +21,43 @@ from tests.documentation.markdown import ROOT, Block, code_blocks
 PREAMBLES = Path(__file__).parent / "preambles"
 BLOCKS = code_blocks("python")
 
+LOSE_THE_ANSWER = """
+import os
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph_durable import DurableSaver
+
+class Payments(dict):
+    def setdefault(self, key, value):
+        if self.setdefault_once(key, value):
+            raise ConnectionResetError("the answer was lost")
+        return self[key]
+
+    def setdefault_once(self, key, value):
+        first = not self
+        super().setdefault(key, value)
+        return first
+
+payments = Payments()
+call = {"name": "charge", "args": {"invoice": "INV-7", "cents": 4200}, "id": "1"}
+builder = StateGraph(MessagesState)
+builder.add_node("model", lambda state: {"messages": [AIMessage("", tool_calls=[call])]})
+builder.add_node("tools", ToolNode([charge], handle_tool_errors=False))
+builder.add_edge(START, "model").add_edge("model", "tools")
+with DurableSaver.from_conn_string(os.environ["DATABASE_URL"]) as saver:
+    saver.setup()
+    graph = builder.compile(checkpointer=saver)
+    config = {"configurable": {"thread_id": "invoice-7"}}
+    try:
+        graph.invoke({"messages": [("user", "pay")]}, config)
+    except ConnectionResetError as exc:
+        print(exc)
+    print(graph.invoke(None, config)["messages"][-1].content)
+    print(len(payments), "payment")
+"""
+"""Runs the README's tool in a graph, with a provider whose first answer is lost."""
+
 
 class Runner:
     """Runs programs made of parts, each in a separate process."""
@@ -72,6 +109,14 @@ def test_block_runs_alone(block: Block, runner: Runner, empty_conninfo: str) -> 
     assert "Exception ignored" not in stderr
     if block.output is not None:
         assert stdout == block.output
+
+
+def test_tool_of_the_readme_pays_once(runner: Runner, empty_conninfo: str) -> None:
+    [block] = [block for block in BLOCKS if block.page.name == "README.md" and "def charge" in block.text]
+    parts = [(str(block), block.line, block.text), ("lose_the_answer", 1, LOSE_THE_ANSWER)]
+    status, stdout, stderr = runner.run(parts, empty_conninfo)
+    assert status == 0, stderr
+    assert stdout.splitlines() == ["the answer was lost", "INV-7: 4200 cents", "1 payment"]
 
 
 def test_blocks_are_found() -> None:
