@@ -15,10 +15,8 @@ from langgraph_durable._postgres.migrate_statements import (
     CREATE_SCHEMA,
     RECORD_MIGRATION,
 )
-from langgraph_durable._postgres.session import Session
 from langgraph_durable._postgres.statement import Statement, render_script
 from langgraph_durable._validation import require_schema
-from langgraph_durable.errors import InvalidConfigError
 
 DEFAULT_SCHEMA = "langgraph_durable"
 
@@ -47,11 +45,3 @@ def _record(migration: Migration, schema: str) -> str:
     values = [Literal(value) for value in (migration.version, migration.name, migration.checksum)]
     template = SQL(RECORD_MIGRATION.text.replace("%s", "{}"))
     return template.format(*values, schema=Identifier(schema)).as_string(None)
-
-
-def _require_encoding(session: Session) -> None:
-    if session.client_encoding not in (None, "UTF8"):
-        raise InvalidConfigError(
-            f"the connection's client_encoding is {session.client_encoding}, which cannot carry all text: put "
-            "client_encoding=utf8 into the connection string of the pool or connection given to the saver"
-        )

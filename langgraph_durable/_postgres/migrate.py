@@ -24,7 +24,6 @@ from langgraph_durable._postgres.migrate_statements import (
 from langgraph_durable._postgres.session import Session
 from langgraph_durable._postgres.statement import Statement, render_script
 from langgraph_durable.errors import InvalidConfigError, SchemaOutOfDateError
-from langgraph_durable.schema import _require_encoding
 
 _OLDEST_SERVER = 140000
 
@@ -150,4 +149,12 @@ def _require_server(session: Session) -> None:
     if session.server_version < _OLDEST_SERVER:
         raise InvalidConfigError(
             f"the server is Postgres {session.server_version // 10000}: langgraph_durable needs 14 or newer"
+        )
+
+
+def _require_encoding(session: Session) -> None:
+    if (session.client_encoding or "UTF8").upper() not in ("UTF8", "UTF-8"):
+        raise InvalidConfigError(
+            f"the connection's client_encoding is {session.client_encoding}, which cannot carry all text: put "
+            "client_encoding=utf8 into the connection string of the pool or connection given to the saver"
         )
