@@ -84,7 +84,7 @@ class RowsStatement:
         typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         rows = f"ROWS FROM (json_to_recordset(%(rows)s::json) AS ({typed}), unnest(%(base)s::int[]))"
         names = ", ".join(columns)
-        many = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, base, number)"
+        many = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, base, number)"  # noqa: S608 (constants)
         self.many = _given(text, f"MATERIALIZED ({many})")
 
 
@@ -96,8 +96,8 @@ def _given(text: str, source: str) -> Statement:
 # --- statements in .sql files ---
 
 
-def load(package: str, name: str) -> Statement:
-    """Return the statement in `sql/<name>.sql` of a package, without its whole-line comments.
+def load(package: str | None, name: str) -> Statement:
+    """Return the statement in `sql/<name>.sql` of a package (`__package__`), without its whole-line comments.
 
     `{schema}` and `{schema_name}` are filled in as in any Statement. Other braces are text.
     """
@@ -105,13 +105,13 @@ def load(package: str, name: str) -> Statement:
     return Statement(literal)
 
 
-def load_rows(package: str, name: str, columns: Mapping[str, str]) -> RowsStatement:
+def load_rows(package: str | None, name: str, columns: Mapping[str, str]) -> RowsStatement:
     """Return the statement in `sql/<name>.sql` of a package in both forms; see RowsStatement."""
     return RowsStatement(columns, _read(package, name))
 
 
-def _read(package: str, name: str) -> str:
-    text = (resources.files(package) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+def _read(package: str | None, name: str) -> str:
+    text = (resources.files(cast("str", package)) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     text = _COMMENT_LINE.sub("", text).strip()
     for brace in "{}":
         text = text.replace(brace, brace * 2)

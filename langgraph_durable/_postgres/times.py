@@ -49,7 +49,7 @@ class _TimeLoader(Loader):
 
 
 ADAPTERS = AdaptersMap(psycopg.adapters)
-"""The adapters of our own cursors, whatever the caller's connection has registered."""
+"""The adapters of our cursors, independent of what the caller's connection has registered."""
 
 ADAPTERS.register_loader(_TYPE, _TimeLoader)
 

@@ -24,7 +24,7 @@ from ulid import ULID
 from langgraph_durable import DurableSaver, embedded
 from langgraph_durable._postgres import database as _database
 from langgraph_durable._postgres import faults as _faults
-from langgraph_durable._postgres.connections import async_living_connection
+from langgraph_durable._postgres.checkout import async_live_connection
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
@@ -596,7 +596,7 @@ async def test_a_call_cancelled_as_it_ends_returns_its_connection(conninfo: str)
     async with AsyncConnectionPool(conninfo, min_size=1, max_size=1, timeout=2, open=False) as pool:
 
         async def call(begun: asyncio.Event, end: asyncio.Event) -> None:
-            async with async_living_connection(pool):
+            async with async_live_connection(pool):
                 begun.set()
                 await end.wait()
 
