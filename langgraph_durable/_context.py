@@ -13,7 +13,7 @@ from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._metrics import Metrics, MetricSources
 from langgraph_durable._postgres.connections import AsyncConnections, BlockingConnections
-from langgraph_durable._postgres.database import SchemaCheck
+from langgraph_durable._postgres.database import DatabaseSettings, SchemaCheck
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.group_waiters import GroupCommitters
 from langgraph_durable._postgres.migrate import check_schema
@@ -57,7 +57,13 @@ class SaverContext:
         self.metric_sources = MetricSources(
             self.metrics, committers, self.segments, (connections, async_connections)
         )
-        self.schema_check = SchemaCheck(lambda session: check_schema(session, options.schema))
+        self._database_settings = DatabaseSettings(
+            options.schema,
+            options.retry_timeout,
+            SchemaCheck(lambda session: check_schema(session, options.schema)),
+            self.metrics,
+            committers,
+        )
         self.parts: dict[str, Any] = {}
         """What is made once for a saver and its clones: the effect log."""
 
@@ -73,14 +79,7 @@ class SaverContext:
                 "a sync method was called on a saver that was given only async_pool=: pass pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return BlockingDatabase(
-            self.connections,
-            self.schema,
-            self.options.retry_timeout,
-            self.schema_check,
-            self.committers,
-            self.metrics,
-        )
+        return BlockingDatabase(self.connections, self._database_settings)
 
     @cached_property
     def adb(self) -> AsyncDatabase:
@@ -94,14 +93,7 @@ class SaverContext:
                 "an async method was called on a saver that was given only pool=: pass async_pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return AsyncDatabase(
-            self.async_connections,
-            self.schema,
-            self.options.retry_timeout,
-            self.schema_check,
-            self.committers,
-            self.metrics,
-        )
+        return AsyncDatabase(self.async_connections, self._database_settings)
 
     def codec(self, serde: SerializerProtocol) -> Codec:
         """Return the codec for a serializer: made at every call, since callers reassign the saver's."""

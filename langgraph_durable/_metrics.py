@@ -1,28 +1,23 @@
-"""What a saver counts of itself, shared with its clones."""
+"""A saver's counters, shared with its clones."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from langgraph_durable.reports import Latency, SaverMetrics
-
-if TYPE_CHECKING:
-    from langgraph_durable._postgres.connections import Connections
-    from langgraph_durable._postgres.group_waiters import GroupCommitters
-    from langgraph_durable._segments.cache import SegmentCache
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Metrics:
-    """Counters; safe across threads. The lock is held for a few additions, never while anything waits."""
+    """Counters, safe across threads. The lock is held for a few additions only."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,10 +28,10 @@ class Metrics:
         self.broken_batches = 0
         self.retries = 0
         self.tracing: Callable[[str], AbstractContextManager[object]] | None = None
-        """What each operation runs inside of, given its name; None unless `langgraph_durable.otel` was asked for."""
+        """Makes a context manager around each operation from its name; set by `langgraph_durable.otel`."""
 
     def add_latency(self, operation: str, seconds: float) -> None:
-        """Count a call that ended."""
+        """Count a call that has ended."""
         with self._lock:
             latency = self._latencies.setdefault(operation, [0, 0.0, 0.0])
             latency[0] += 1
@@ -45,19 +40,19 @@ class Metrics:
                 latency[2] = seconds
 
     def add_batch(self, writes: int) -> None:
-        """Count a batch that went out."""
+        """Count a batch that was sent."""
         with self._lock:
             self.batches += 1
             self.batched_writes += writes
             self.largest_batch = max(self.largest_batch, writes)
 
     def add_broken_batch(self) -> None:
-        """Count a batch whose writes had to go alone."""
+        """Count a batch whose writes had to run alone."""
         with self._lock:
             self.broken_batches += 1
 
     def add_retry(self) -> None:
-        """Count a transient fault after which work was run again."""
+        """Count a transient fault after which work was retried."""
         with self._lock:
             self.retries += 1
 
@@ -70,28 +65,53 @@ class Metrics:
             }
 
 
+class WriteQueue(Protocol):
+    """Writes that wait for a batch."""
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many writes are waiting now, and their approximate bytes."""
+        ...
+
+
+class CountingCache(Protocol):
+    """A cache that counts its hits and misses."""
+
+    @property
+    def hits(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
+
+
+class CountingPools(Protocol):
+    """Pools that count the connections that were requested."""
+
+    def pool_stats(self) -> Mapping[str, int]:
+        """Return psycopg_pool's counts, summed over the pools."""
+        ...
+
+
 class MetricSources:
-    """All that a saver's metrics are read from. It knows no saver, so that whoever reads it keeps none alive."""
+    """Reads a saver's metrics. It has no reference to the saver, so that an exporter does not keep it alive."""
 
     def __init__(
         self,
         counted: Metrics,
-        groups: GroupCommitters | None,
-        segments: SegmentCache,
-        pools: Sequence[Connections | None],
+        queue: WriteQueue | None,
+        segments: CountingCache,
+        pools: Sequence[CountingPools | None],
     ) -> None:
         self._counted = counted
-        self._committers = groups
+        self._queue = queue
         self._segments = segments
         self._pools = pools
 
     def read(self) -> SaverMetrics:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         counted = self._counted
-        waiting, waiting_bytes = self._committers.waiting() if self._committers is not None else (0, 0)
+        waiting, waiting_bytes = self._queue.waiting() if self._queue is not None else (0, 0)
         pools = Counter[str]()
-        for connections in self._pools:
-            pools.update(connections.pool_stats() if connections is not None else {})
+        for each in self._pools:
+            pools.update(each.pool_stats() if each is not None else {})
         return SaverMetrics(
             operations=counted.latencies(),
             batches=counted.batches,
@@ -119,9 +139,9 @@ Operation = Callable[Concatenate[M, P], Coroutine[Any, Any, T]]
 
 
 def measured(name: str) -> Callable[[Operation[M, P, T]], Operation[M, P, T]]:
-    """Count an operation's calls and their duration, failures included; trace them if the saver is instrumented.
+    """Count an operation's calls and their duration, and trace them if the saver is instrumented.
 
-    The operation's first argument (a Database, or an object that belongs to one saver) has the metrics.
+    Failed calls count too. The operation's first argument has the metrics: a Database, or a part of one saver.
     """
 
     def measure(operation: Operation[M, P, T]) -> Operation[M, P, T]:

@@ -1,4 +1,4 @@
-"""Configs as callers give them: checked at the earliest moment, and turned into plain values."""
+"""Checks of arguments, made before anything is sent. Each returns a plain value or raises InvalidConfigError."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 from langgraph_durable.errors import InvalidConfigError
 
 _LONGEST_AGE = timedelta(days=700_000)
-"""Older than anything stored. So long ago Python and Postgres still have a time; longer ago they may not."""
+"""Older than anything stored. Now minus more than this may be out of range for Python or Postgres."""
 
-_THREAD_EXAMPLE = '{"configurable": {"thread_id": "..."}}'
+THREAD_EXAMPLE = '{"configurable": {"thread_id": "..."}}'
 
 
 def require_thread_id(thread_id: Any) -> str:
-    """Return a thread's id as text; ints and UUIDs may come from direct callers.
+    """Return a thread's id as text. Direct callers may pass ints and UUIDs.
 
     Raises:
-        InvalidConfigError: It is None, empty, or cannot be stored.
+        InvalidConfigError: It is None or empty, or Postgres cannot store it.
     """
     if thread_id is None or thread_id == "":
-        raise InvalidConfigError(f"thread_id is {thread_id!r}: pass {_THREAD_EXAMPLE}")
+        raise InvalidConfigError(f"thread_id is {thread_id!r}: pass {THREAD_EXAMPLE}")
     return require_text(str(thread_id), "thread_id")
 
 
 def require_text(value: Any, name: str) -> str:
-    """Return a key's text.
+    """Return a text that Postgres can store.
 
     Raises:
-        InvalidConfigError: It is not text, or holds what a Postgres key cannot: NUL or a lone surrogate.
+        InvalidConfigError: It is not a str, or contains NUL or a lone surrogate.
     """
     if not isinstance(value, str):
         raise InvalidConfigError(f"{name} must be a str, got {value!r:.200}")
     if "\0" in value:
-        raise InvalidConfigError(f"{name} holds a NUL character, which no Postgres key can: {value!r:.200}")
+        raise InvalidConfigError(f"{name} holds a NUL character, which Postgres cannot store: {value!r:.200}")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
             raise InvalidConfigError(
-                f"{name} holds a lone surrogate, which is no text: {value!a:.200}"
+                f"{name} holds a lone surrogate, which Postgres cannot store: {value!a:.200}"
             ) from None
     return value
 
@@ -49,7 +49,7 @@ def require_schema(schema: Any) -> str:
     """Return the name of a database schema.
 
     Raises:
-        InvalidConfigError: It is empty, or no text.
+        InvalidConfigError: It is empty or not a str.
     """
     if schema == "":
         raise InvalidConfigError('schema must name a database schema, got ""')
@@ -57,11 +57,11 @@ def require_schema(schema: Any) -> str:
 
 
 def require_ids(ids: Any, name: str) -> list[str]:
-    """Return a sequence of ids as texts.
+    """Return a sequence of ids as texts, without duplicates.
 
     Raises:
-        TypeError: It is one str, which would be read as a sequence of its letters.
-        InvalidConfigError: It is no sequence of ids.
+        TypeError: It is one str, which is also a sequence of strs.
+        InvalidConfigError: It is not a sequence of ids.
     """
     if isinstance(ids, (str, bytes)):
         raise TypeError(f"{name} must be a sequence of ids, not one {type(ids).__name__}: pass [{ids!r}]")
@@ -74,10 +74,10 @@ def require_ids(ids: Any, name: str) -> list[str]:
 
 
 def require_age(age: Any, name: str) -> timedelta | None:
-    """Return an age, which may be None; one older than anything stored as such a one that can be reckoned with.
+    """Return an age, which may be None, limited to one that timestamps can represent.
 
     Raises:
-        InvalidConfigError: It is no timedelta, or negative.
+        InvalidConfigError: It is not a timedelta, or negative.
     """
     if age is None:
         return None
@@ -88,19 +88,23 @@ def require_age(age: Any, name: str) -> timedelta | None:
     return min(age, _LONGEST_AGE)
 
 
-def require_seconds(seconds: Any, name: str) -> float:
-    """Return how long to wait.
+def require_seconds(duration: Any, name: str) -> float:
+    """Return a duration in seconds, given as a number of seconds or a timedelta.
 
     Raises:
-        InvalidConfigError: It is no number of seconds.
+        InvalidConfigError: It is neither, or negative.
     """
+    if isinstance(duration, timedelta):
+        seconds: Any = duration.total_seconds()
+    else:
+        seconds = duration
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise InvalidConfigError(f"{name} must be seconds, a number >= 0, got {seconds!r:.200}")
+        raise InvalidConfigError(f"{name} must be seconds or a timedelta, >= 0, got {duration!r:.200}")
     return seconds
 
 
 def require_prepare_threshold(threshold: Any) -> int | None:
-    """Return how often a statement runs before it is prepared, or None.
+    """Return how often a statement runs before it is prepared; None for never.
 
     Raises:
         InvalidConfigError: It is neither None nor a count.
@@ -116,7 +120,7 @@ def require_pool_sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
     """Return how many connections a pool keeps, and opens at most.
 
     Raises:
-        InvalidConfigError: They are no such counts.
+        InvalidConfigError: They are not counts, or not 0 <= min_size <= max_size with max_size >= 1.
     """
     counts = all(isinstance(size, int) and not isinstance(size, bool) for size in (min_size, max_size))
     if not counts or not 0 <= min_size <= max_size or max_size < 1:
@@ -128,10 +132,10 @@ def require_pool_sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
 
 
 def require_cache_bytes(size: Any) -> int:
-    """Return how many bytes of segments to keep.
+    """Return how many bytes of segments to cache.
 
     Raises:
-        InvalidConfigError: It is no number of bytes.
+        InvalidConfigError: It is not a number of bytes.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise InvalidConfigError(f"segment_cache_bytes must be an int >= 0, got {size!r:.200}")
@@ -139,16 +143,16 @@ def require_cache_bytes(size: Any) -> int:
 
 
 def require_segment_key(key: Any) -> bytes | None:
-    """Return the key of segments' hashes, if there is one.
+    """Return the key of the segments' hashes, if there is one.
 
     Raises:
-        InvalidConfigError: It is no bytes, or too few or too many; the message does not show it.
+        InvalidConfigError: It is not 16 to 64 bytes. The message does not contain it.
     """
     if key is None:
         return None
     if not isinstance(key, bytes) or not 16 <= len(key) <= 64:
         raise InvalidConfigError(
-            "segment_key must be 16 to 64 secret bytes, as secrets.token_bytes(32) makes them, and not the cipher's key"
+            "segment_key must be 16 to 64 secret bytes: pass secrets.token_bytes(32), stored once, not the cipher's key"
         )
     return key
 

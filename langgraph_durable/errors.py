@@ -2,6 +2,7 @@
 
     DurableError
     ├── SchemaOutOfDateError        the tables are missing, older or newer than this package
+    ├── ConnectionFailedError       Postgres refused the connection, or the server is too old
     ├── CheckpointCorruptedError    a stored row cannot be read; the message says which
     ├── InvalidConfigError          a config, filter, conninfo or argument cannot be used (also a ValueError)
     ├── UnserializableValueError    a value cannot be stored; the message names its channel (also a TypeError)
@@ -40,6 +41,14 @@ class DurableError(Exception):
 
 class SchemaOutOfDateError(DurableError):
     """The database's tables are missing, older than this package, or newer than it."""
+
+
+class ConnectionFailedError(DurableError):
+    """Postgres cannot be reached or used, and retrying will not help.
+
+    For example, the login was refused, the host name is unknown, or the server is too old. Faults that retries may
+    cure are retried first; afterwards psycopg's own error is raised.
+    """
 
 
 class CheckpointCorruptedError(DurableError):

@@ -38,6 +38,7 @@ from langgraph_durable._postgres.connections import (
 )
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._postgres.migrate import set_up
+from langgraph_durable._postgres.pool_context import PoolSettings
 from langgraph_durable._postgres.pools import OwnPools
 from langgraph_durable._retention.methods import RetentionMethods
 from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
@@ -135,6 +136,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
         segment_key: bytes | None = None,
         group_commit: bool = True,
+        tuning: bool = True,
     ) -> Self:
         """Make a saver with pools of its own. It is usable at once, bare, or as `with` or `async with`.
 
@@ -154,6 +156,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             segment_cache_bytes: See `DurableSaver`.
             segment_key: See `DurableSaver`.
             group_commit: See `DurableSaver`.
+            tuning: Whether to speed connections up by the private API of psycopg, where the installed version is known.
 
         Raises:
             InvalidConfigError: The connection string, a size or another argument cannot be used.
@@ -164,10 +167,13 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         BaseCheckpointSaver.__init__(self, serde=serde)
         self._own = OwnPools(
             conninfo,
-            min_size=min_size,
-            max_size=max_size,
-            timeout=require_seconds(pool_timeout, "pool_timeout"),
-            prepare_threshold=require_prepare_threshold(prepare_threshold),
+            PoolSettings(
+                min_size=min_size,
+                max_size=max_size,
+                timeout=require_seconds(pool_timeout, "pool_timeout"),
+                prepare_threshold=require_prepare_threshold(prepare_threshold),
+                tuning=tuning,
+            ),
         )
         self._context = SaverContext(
             _options(schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit),

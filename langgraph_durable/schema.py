@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from psycopg.sql import SQL, Identifier, Literal
 
-from langgraph_durable._postgres.migrate import Migration, migrations
-from langgraph_durable._postgres.migrate_statements import (
+from langgraph_durable._postgres.migrate import (
     CREATE_MIGRATIONS_TABLE,
     CREATE_SCHEMA,
     RECORD_MIGRATION,
+    Migration,
+    migrations,
 )
 from langgraph_durable._postgres.statement import Statement, render_script
 from langgraph_durable._validation import require_schema

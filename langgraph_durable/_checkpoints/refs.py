@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_durable._validation import _THREAD_EXAMPLE, require_text, require_thread_id
+from langgraph_durable._validation import THREAD_EXAMPLE, require_text, require_thread_id
 from langgraph_durable.errors import InvalidConfigError
 
 
@@ -36,7 +36,7 @@ def checkpoint_ref(config: RunnableConfig) -> CheckpointRef:
         thread_id = configurable["thread_id"]
     except (KeyError, TypeError, AttributeError):
         raise InvalidConfigError(
-            f"the config has no thread_id: pass {_THREAD_EXAMPLE}, got {config!r:.200}"
+            f"the config has no thread_id: pass {THREAD_EXAMPLE}, got {config!r:.200}"
         ) from None
     return CheckpointRef(
         require_thread_id(thread_id),

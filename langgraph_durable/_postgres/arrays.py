@@ -1,14 +1,16 @@
-"""TODO."""
+"""Arrays in Postgres's text format: `{1,2}`, `{"a","b"}`.
+
+Written at once, where psycopg's dumper calls another one for each element.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
 
-# --- columns and arrays as Postgres reads them ---
 
-
-def _array(value: Any) -> str:
+def dump_array(value: Any) -> str:
+    """Return a number, or a sequence of texts or of numbers, as Postgres reads it."""
     if isinstance(value, int):
         return str(value)
     if not value:
@@ -20,10 +22,10 @@ def _array(value: Any) -> str:
 
 
 def text_array(texts: Sequence[str | None]) -> str:
-    """Write an array of texts.
+    """Return a `text[]`.
 
     Raises:
-        ValueError: One has a NUL, which no text in Postgres can.
+        ValueError: A text contains NUL, which Postgres cannot store.
     """
     if not texts:
         return "{}"
@@ -31,11 +33,11 @@ def text_array(texts: Sequence[str | None]) -> str:
         return "{" + ",".join("NULL" if text is None else text_array([text])[1:-1] for text in texts) + "}"
     joined = "\0".join(cast("Sequence[str]", texts))
     if joined.count("\0") >= len(texts):
-        raise ValueError(f"a NUL character cannot be stored in Postgres: {joined!r:.200}")
+        raise ValueError(f"Postgres cannot store a NUL character. It is in {joined!r:.200}. Remove it.")
     escaped = joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
     return f'{{"{escaped}"}}'
 
 
 def number_array(numbers: list[int | None] | list[int]) -> str:
-    """Write an array of numbers."""
+    """Return an `int[]` or `bigint[]`."""
     return f"{{{str(numbers)[1:-1]}}}".replace("None", "NULL")

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Rows as parameters of a statement that stores one row or many (RowsStatement)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from langgraph_durable._postgres.arrays import _array, number_array
+from langgraph_durable._postgres.arrays import dump_array, number_array
 
 Column = Any
 """A text, a number, None, or a sequence of texts and None, or of numbers and None."""
@@ -17,37 +17,37 @@ Column = Any
 
 @dataclass(slots=True)
 class SentRow:
-    """A row ready to be sent, alone or beside others."""
+    """A row to be sent, alone or in a batch."""
 
     columns: dict[str, Column] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
-    """Its bytes, one after the other; columns tell where which are."""
+    """The row's bytes, sent as one parameter; columns hold offsets and sizes."""
     size: int = 0
-    """How many these are."""
+    """Total size of `parts`."""
     packed: bytes = b""
-    """The columns as JSON, once they are packed."""
+    """The columns as JSON, after `pack`."""
 
     def add_bytes(self, part: bytes) -> int:
-        """Add bytes, and return where they begin."""
+        """Add bytes, and return their offset."""
         at = self.size
         self.parts.append(part)
         self.size += len(part)
         return at
 
     def add_parts(self, name: str, parts: Sequence[bytes | None]) -> None:
-        """Add several, and the two columns `<name>_ats` and `<name>_sizes`."""
+        """Add several, with their offsets in column `<name>_ats` and sizes in `<name>_sizes`."""
         self.columns[f"{name}_ats"] = [p if p is None else self.add_bytes(p) for p in parts]
         self.columns[f"{name}_sizes"] = [p if p is None else len(p) for p in parts]
 
     def pack(self) -> None:
-        """Write the columns, for a row that has to wait: so many lists in many rows cost the collector of garbage."""
+        """Replace the columns by JSON: many waiting rows with many lists slow the garbage collector down."""
         self.packed, self.columns = orjson.dumps(self.columns), {}
 
     def params(self) -> dict[str, Any]:
-        """Return the parameters that send it alone."""
+        """Return the parameters of a statement for this row alone."""
         columns: dict[str, Column] = orjson.loads(self.packed) if self.packed else self.columns
         params: dict[str, Any] = {
-            name: value if value is None or isinstance(value, str) else _array(value)
+            name: value if value is None or isinstance(value, str) else dump_array(value)
             for name, value in columns.items()
         }
         params["bytes"] = b"".join(self.parts)
@@ -55,7 +55,7 @@ class SentRow:
 
 
 def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
-    """Return the parameters that send several rows, which have the same columns."""
+    """Return the parameters of a statement for several rows, which have the same columns."""
     return {
         "rows": f"[{','.join([(row.packed or orjson.dumps(row.columns)).decode() for row in rows])}]",
         "base": number_array([*accumulate([0, *(row.size for row in rows[:-1])])]),

@@ -1,12 +1,7 @@
-"""The one room that waits for Postgres.
+"""Run database work in transactions, with retries: the same operation over a blocking or an asyncio driver.
 
-An operation is written once, as a coroutine over a `Database`. `AsyncDatabase` waits as asyncio does.
-`BlockingDatabase` has the same coroutine methods, but they block and never suspend, so `run_sync` finishes an
-operation over it with a single step.
-
-A Database runs each piece of work on one connection, in one transaction, and runs it again when the fault was
-transient: the connection died, the server restarts, a deadlock. Everything stored is keyed, so a second run finds
-or repeats the first one's rows and doubles none.
+`BlockingDatabase` has the same coroutine methods as `AsyncDatabase`, but they block and never suspend, so `run_sync`
+finishes an operation with a single step. Writes are idempotent, so retries never duplicate rows.
 """
 
 from __future__ import annotations
@@ -16,15 +11,8 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
@@ -32,27 +20,25 @@ import psycopg
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._postgres.arrays import text_array
 from langgraph_durable._postgres.batch import SentRow, gather
+from langgraph_durable._postgres.conninfo import Planning
 from langgraph_durable._postgres.faults import explain, is_transient
-from langgraph_durable._postgres.group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Write
+from langgraph_durable._postgres.group_commit import (
+    LOCK_TIMEOUT,
+    BatchRefusedError,
+    GroupCommit,
+    QueuedWrite,
+)
 from langgraph_durable._postgres.group_waiters import GroupCommitters
 from langgraph_durable._postgres.locks import (
     LOCK_THREAD_SHARED_AND_SET_PLANNING,
     LOCK_THREADS_SHARED,
     SET_FOR_BATCH,
 )
-from langgraph_durable._postgres.session import (
-    Call,
-    CommitRefused,
-    Params,
-    Row,
-    Session,
-)
-from langgraph_durable._postgres.statement import (
-    RowsStatement,
-    Statement,
-)
+from langgraph_durable._postgres.session import Call, CommitRefusedError, Params, Row, Session
+from langgraph_durable._postgres.statement import RowsStatement, Statement
 
 T = TypeVar("T")
+Work = Callable[[Session], Awaitable[T]]
 
 _logger = logging.getLogger("langgraph_durable")
 
@@ -60,12 +46,12 @@ _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
 
 
-class OperationSuspended(RuntimeError):
-    """An operation waited for something other than its database: a fault of this package."""
+class OperationSuspendedError(RuntimeError):
+    """An operation waited for something other than its database, which is a bug in this package."""
 
 
 def run_sync(operation: Coroutine[Any, Any, T]) -> T:
-    """Finish an operation over a BlockingDatabase, here and now."""
+    """Run an operation over a BlockingDatabase to its end."""
     try:
         operation.send(None)
     except StopIteration as stop:
@@ -73,89 +59,91 @@ def run_sync(operation: Coroutine[Any, Any, T]) -> T:
         return result
     finally:
         operation.close()
-    raise OperationSuspended("an operation waited for something other than its database")
-
-
-Work = Callable[[Session], Awaitable[T]]
+    raise OperationSuspendedError("an operation waited for something other than its database")
 
 
 class SchemaCheck:
-    """What must hold of the tables before anything else runs: checked once for a saver and its clones."""
+    """Checks the tables before the first work runs, once for a saver and its clones."""
 
     def __init__(self, check: Work[None]) -> None:
         self.check = check
         self.passed = False
 
 
-class Database(ABC):
-    """Where operations run: one schema of one database, reached through connections of one kind."""
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """What the two databases of a saver have in common."""
 
-    def __init__(
-        self,
-        schema: str,
-        retry_timeout: float,
-        schema_check: SchemaCheck,
-        groups: GroupCommitters | None,
-        metrics: Metrics,
-        planning: Mapping[str, str | None],
-    ) -> None:
-        self.schema = schema
-        self.retry_timeout = retry_timeout
-        self.schema_check = schema_check
-        self._committers = groups
-        self.metrics = metrics
+    schema: str
+    retry_timeout: float
+    """Seconds."""
+    schema_check: SchemaCheck
+    metrics: Metrics
+    committers: GroupCommitters | None
+    """None if writes are never grouped."""
+
+
+class Database(ABC):
+    """Runs operations on one schema of one database, over connections of one kind."""
+
+    def __init__(self, settings: DatabaseSettings, planning: Planning) -> None:
+        self.schema = settings.schema
+        self.retry_timeout = settings.retry_timeout
+        self.schema_check = settings.schema_check
+        self.metrics = settings.metrics
+        self._committers = settings.committers
         self._planning = planning
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        """Run one statement in a transaction of its own: one round trip."""
+        """Run one statement. Round trips: 1. Transaction: its own."""
         return await self.run(lambda session: session.fetch(statement, params))
 
     async def pipeline(self, *calls: Call) -> list[Row]:
-        """Run statements in a transaction of their own, one round trip, and return the last one's rows."""
+        """Run statements and return the last one's rows. Round trips: 1. Transaction: one for all."""
         return (await self.run(lambda session: session.pipeline(*calls)))[-1]
 
     async def write(
         self, thread_id: str, statement: RowsStatement, row: SentRow, *, locks: bool
     ) -> list[Row]:
-        """Store a row of one thread, and return what the statement says of it after its commit: one round trip.
-
-        Its statement and transaction are its own, or shared with others that wait at the same time.
+        """Store a row of one thread, and return the statement's rows for it after the commit.
 
         Args:
-            thread_id: The thread, whose writes go out in the order in which they were called.
-            statement: May be run twice. What it returns begins with a row's number.
-            row: What to store.
-            locks: Whether to take the thread's lock, shared, in a statement of its own before it.
+            thread_id: The thread. Its writes are stored in the order of the calls.
+            statement: May run twice. Its first column is a row's number.
+            row: The row to store.
+            locks: Whether to take the thread's lock first, shared, in a separate statement.
+
+        Round trips: 1. Transaction: its own, or one for all writes that wait at the same time.
         """
-        write = Write(self, thread_id, statement, row, locks)
-        group = self._group()
+        write = QueuedWrite(self, thread_id, statement, row, locks)
+        group = self._group_commit()
         return await (group.commit(write) if group is not None else self.write_alone(write))
 
-    async def write_alone(self, write: Write) -> list[Row]:
-        """Run a write in a transaction of its own."""
+    async def write_alone(self, write: QueuedWrite) -> list[Row]:
+        """Run a write in a separate transaction."""
         call = _storing(write.statement, [write.row])
         if not write.locks:
             return await self.fetch(*call)
         lock = (LOCK_THREAD_SHARED_AND_SET_PLANNING, {"thread": write.thread_id, **self._planning})
-        waits_first = False
+        lock_first = False
 
         async def work(session: Session) -> list[Row]:
-            nonlocal waits_first
-            if waits_first:
+            nonlocal lock_first
+            if lock_first:
                 await session.fetch(*lock)
-            waits_first = True
+            lock_first = True
             return (await session.pipeline(lock, call))[-1]
 
-        # The server reads no row while it waits for the lock, and after tcp_user_timeout the kernel takes a peer that
-        # does not read for one that is gone. So who is cut off waits for the lock before it sends the row again.
+        # While the server waits for the lock it does not read the row, and after tcp_user_timeout the kernel drops the
+        # connection to a peer that does not read. So a retry takes the lock before it sends the row.
         return await self.run(work)
 
-    async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
+    async def write_together(self, writes: Sequence[QueuedWrite]) -> list[list[Row]]:
         """Run writes in one transaction, and return the rows of each.
 
         Raises:
-            BatchRefused: One of several failed, and all are undone.
-            psycopg.Error: There is no connection, whatever they are; or, of a single one, its own.
+            BatchRefusedError: One of several writes failed, and all are rolled back.
+            psycopg.Error: No connection could be made; or, if there is only one write, its error.
         """
         if len(writes) == 1:
             return [await self.write_alone(writes[0])]
@@ -175,41 +163,40 @@ class Database(ABC):
                     _storing(statement, [write.row for write in bundle]) for statement, bundle in bundles
                 ]
                 return (await session.pipeline(*calls))[before:]
-            except CommitRefused:
+            except CommitRefusedError:
                 raise
             except Exception as exc:
-                # The second connection that dies may die of one of these rows.
+                # Retried as a batch once only: one of these rows may be what kills the connection.
                 if attempts < 2 and isinstance(exc, psycopg.Error) and session.was_lost(exc):
                     raise
-                raise BatchRefused from exc
+                raise BatchRefusedError from exc
 
         try:
             answers = await self.run(work)
         except psycopg.Error as exc:
             if attempts and exc.sqlstate is not None and not exc.sqlstate.startswith(("08", "57P")):
-                raise BatchRefused from exc  # at its commit
+                raise BatchRefusedError from exc  # at its commit
             raise
-        found: dict[Write, list[Row]] = {write: [] for write in writes}
+        found: dict[QueuedWrite, list[Row]] = {write: [] for write in writes}
         for (_, bundle), rows in zip(bundles, answers, strict=True):
             for row in rows:
                 found[bundle[row[0] - 1]].append(row)
         return list(found.values())
 
     @abstractmethod
-    def _group(self) -> GroupCommit | None: ...
+    def _group_commit(self) -> GroupCommit | None: ...
 
     async def run(self, work: Work[T], *, transaction: bool = False) -> T:
-        """Run work on one connection, again while it fails from a transient fault.
+        """Run work on one connection, and retry it after transient faults.
 
         Args:
-            work: Runs statements on the session it is given; may be called several times.
-            transaction: Whether work is more than one `fetch` or one `pipeline` and needs an explicit
-                transaction around it.
+            work: Runs statements on the session it gets; may be called several times.
+            transaction: Whether work is more than one `fetch` or one `pipeline`, so that it needs an explicit
+                transaction.
 
         Raises:
             SchemaOutOfDateError: A table of this package is missing.
-            psycopg.Error: What the work raised, when it is not transient or lasted longer than
-                `retry_timeout` seconds.
+            psycopg.Error: The error of the work: not transient, or repeated for `retry_timeout` seconds.
         """
         if not self.schema_check.passed:
             await self.run_unchecked(self.schema_check.check)
@@ -217,18 +204,18 @@ class Database(ABC):
         return await self.run_unchecked(work, transaction=transaction)
 
     async def run_unchecked(self, work: Work[T], *, transaction: bool = False) -> T:
-        """Run work as `run` does, whatever state the schema is in."""
+        """Run work as `run` does, without checking the schema first."""
         delay, deadline = _FIRST_DELAY, None
         while True:
             try:
                 return await self._attempt(work, transaction)
-            except CommitRefused as refused:
+            except CommitRefusedError as refused:
                 if not self._may_retry():
                     raise psycopg.OperationalError(
-                        "the server refused the commit, psycopg lost the reason, and the connection had to be "
-                        "closed: with a pool in its place the reason would be told"
+                        "the server refused the commit. psycopg lost the reason, and the connection had to be "
+                        "closed. Give the saver a pool instead of a connection to see the reason."
                     ) from refused
-                transaction = True  # it is undone; why, a commit of its own tells
+                transaction = True  # an explicit COMMIT gets the server's error
                 continue
             except psycopg.Error as exc:
                 if (clearer := explain(exc, self.schema)) is not None:
@@ -252,14 +239,14 @@ class Database(ABC):
 
     @abstractmethod
     async def in_transaction(self) -> bool:
-        """Tell whether what is done would be part of a transaction of the caller's."""
+        """Return whether statements would be part of the caller's transaction."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Wait, as this database waits."""
+        """Wait: blocks the thread, or suspends the task."""
 
     async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Finish an operation even if whoever waits for it is cancelled meanwhile."""
+        """Run an operation to its end, even if the caller is cancelled meanwhile."""
         return await operation
 
 
@@ -267,9 +254,9 @@ def _storing(statement: RowsStatement, rows: Sequence[SentRow]) -> Call:
     return (statement.many, gather(rows)) if len(rows) > 1 else (statement.one, rows[0].params())
 
 
-def _bundles(writes: Iterable[Write]) -> Iterator[tuple[RowsStatement, list[Write]]]:
-    """Bundle writes for their statements: a thread's first ones, then its second ones, and so on."""
-    rounds: list[dict[RowsStatement, list[Write]]] = []
+def _bundles(writes: Iterable[QueuedWrite]) -> Iterator[tuple[RowsStatement, list[QueuedWrite]]]:
+    """Group writes by statement: each thread's first ones, then its second ones, and so on."""
+    rounds: list[dict[RowsStatement, list[QueuedWrite]]] = []
     counts: Counter[str] = Counter()
     for write in writes:
         number = counts[write.thread_id]
@@ -279,5 +266,5 @@ def _bundles(writes: Iterable[Write]) -> Iterator[tuple[RowsStatement, list[Writ
         rounds[number].setdefault(write.statement, []).append(write)
     for bundles in rounds:
         for statement, bundle in bundles.items():
-            # In one order everywhere, so that two batches that send the same cannot wait for each other.
+            # The same order in every process, so that two batches with the same rows cannot deadlock.
             yield statement, sorted(bundle, key=lambda write: write.thread_id)

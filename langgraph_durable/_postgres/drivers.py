@@ -1,57 +1,37 @@
-"""TODO."""
+"""The two drivers of a Database: one blocks the calling thread, one waits on the running event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import (
-    AsyncIterator,
-    Coroutine,
-    Iterator,
-)
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 
-from langgraph_durable._metrics import Metrics
+from langgraph_durable._postgres.background import keep_alive
 from langgraph_durable._postgres.connections import AsyncConnections, BlockingConnections, is_idle
-from langgraph_durable._postgres.database import Database, SchemaCheck, T, Work, _logger
+from langgraph_durable._postgres.database import Database, DatabaseSettings, T, Work
 from langgraph_durable._postgres.group_commit import GroupCommit
-from langgraph_durable._postgres.group_waiters import GroupCommitters
-from langgraph_durable._postgres.session import (
-    AsyncSession,
-    BlockingSession,
-    Session,
-)
+from langgraph_durable._postgres.session import AsyncSession, BlockingSession, Session
 
-_finishing: set[asyncio.Future[Any]] = set()
-"""Operations that nobody may be waiting for any more, kept because a loop alone does not keep its tasks."""
-
-
-# --- the two drivers ---
+_logger = logging.getLogger("langgraph_durable")
 
 
 class BlockingDatabase(Database):
-    """Blocks the calling thread; its coroutine methods never suspend."""
+    """Blocks the calling thread. Its coroutine methods never suspend."""
 
-    def __init__(
-        self,
-        connections: BlockingConnections,
-        schema: str,
-        retry_timeout: float,
-        schema_check: SchemaCheck,
-        groups: GroupCommitters | None,
-        metrics: Metrics,
-    ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups, metrics, connections.planning)
+    def __init__(self, connections: BlockingConnections, settings: DatabaseSettings) -> None:
+        super().__init__(settings, connections.planning)
         self._connections = connections
 
-    def _group(self) -> GroupCommit | None:
-        return (
-            self._committers.blocking if self._committers is not None and self._connections.pooled else None
-        )
+    def _group_commit(self) -> GroupCommit | None:
+        if self._committers is None or not self._connections.pooled:
+            return None
+        return self._committers.blocking
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         with self._connections.checkout() as connection:
@@ -63,7 +43,7 @@ class BlockingDatabase(Database):
             session = BlockingSession(connection, self.schema, begins=True)
             try:
                 result = await work(session)
-                connection.commit()  # does nothing after the last pipeline's
+                connection.commit()  # does nothing if the last pipeline has committed
                 return result
             except BaseException:
                 with suppress(psycopg.Error):
@@ -72,7 +52,7 @@ class BlockingDatabase(Database):
 
     @contextmanager
     def open_session(self) -> Iterator[tuple[Session, Connection[Any]]]:
-        """Open one transaction for a caller's own statements too: committed at the end, not run again."""
+        """Open one transaction that the caller's statements can join. Committed at the end, never retried."""
         with self._connections.checkout() as connection, connection.transaction():
             yield BlockingSession(connection, self.schema), connection
 
@@ -80,7 +60,7 @@ class BlockingDatabase(Database):
         return self._connections.may_retry()
 
     async def in_transaction(self) -> bool:
-        """Tell whether what is done would be part of a transaction of the caller's."""
+        """Return whether statements would be part of the caller's transaction."""
         return self._connections.in_transaction()
 
     async def sleep(self, seconds: float) -> None:
@@ -91,22 +71,14 @@ class BlockingDatabase(Database):
 class AsyncDatabase(Database):
     """Waits on the running event loop."""
 
-    def __init__(
-        self,
-        connections: AsyncConnections,
-        schema: str,
-        retry_timeout: float,
-        schema_check: SchemaCheck,
-        groups: GroupCommitters | None,
-        metrics: Metrics,
-    ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups, metrics, connections.planning)
+    def __init__(self, connections: AsyncConnections, settings: DatabaseSettings) -> None:
+        super().__init__(settings, connections.planning)
         self._connections = connections
 
-    def _group(self) -> GroupCommit | None:
-        return (
-            self._committers.of_loop() if self._committers is not None and self._connections.pooled else None
-        )
+    def _group_commit(self) -> GroupCommit | None:
+        if self._committers is None or not self._connections.pooled:
+            return None
+        return self._committers.for_running_loop()
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
         async with self._connections.checkout() as connection:
@@ -118,7 +90,7 @@ class AsyncDatabase(Database):
             session = AsyncSession(connection, self.schema, begins=True)
             try:
                 result = await work(session)
-                await connection.commit()  # does nothing after the last pipeline's
+                await connection.commit()  # does nothing if the last pipeline has committed
                 return result
             except BaseException:
                 with suppress(psycopg.Error):
@@ -127,7 +99,7 @@ class AsyncDatabase(Database):
 
     @asynccontextmanager
     async def open_session(self) -> AsyncIterator[tuple[Session, AsyncConnection[Any]]]:
-        """Open one transaction for a caller's own statements too; see BlockingDatabase."""
+        """Open one transaction that the caller's statements can join; see BlockingDatabase."""
         async with self._connections.checkout() as connection, connection.transaction():
             yield AsyncSession(connection, self.schema), connection
 
@@ -135,7 +107,7 @@ class AsyncDatabase(Database):
         return self._connections.may_retry()
 
     async def in_transaction(self) -> bool:
-        """Tell whether what is done would be part of a transaction of the caller's."""
+        """Return whether statements would be part of the caller's transaction."""
         return await self._connections.in_transaction()
 
     async def sleep(self, seconds: float) -> None:
@@ -143,23 +115,19 @@ class AsyncDatabase(Database):
         await asyncio.sleep(seconds)
 
     async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Run an operation in a task of its own, and when cancelled wait for it all the same.
+        """Run an operation in a separate task, and wait for it even if cancelled.
 
-        Cancelled once more, it is left to itself: LangGraph cancels the tasks of a failed step twice.
+        Cancelled a second time, leave it running: LangGraph cancels the tasks of a failed step twice.
         """
-        task = asyncio.ensure_future(operation)
-        _finishing.add(task)
-        task.add_done_callback(_finishing.discard)
+        task = keep_alive(asyncio.ensure_future(operation))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)  # nobody else will ask how it ended
+            task.add_done_callback(_log_failure)  # no caller will receive its exception
             await asyncio.wait([task])
             raise
 
 
 def _log_failure(task: asyncio.Future[Any]) -> None:
     if not task.cancelled() and (exc := task.exception()) is not None:
-        _logger.warning(
-            "an operation that nobody waited for any more failed: %s: %s", type(exc).__name__, exc
-        )
+        _logger.warning("an operation failed after its caller was cancelled: %s: %s", type(exc).__name__, exc)

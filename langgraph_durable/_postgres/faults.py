@@ -1,4 +1,4 @@
-"""What errors of Postgres and psycopg mean: what passes, what no waiting mends, and what to tell the caller."""
+"""Classify errors of Postgres and psycopg: transient, permanent, or better explained by one of ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from langgraph_durable.errors import DurableError, InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable.errors import (
+    ConnectionFailedError,
+    DurableError,
+    InvalidConfigError,
+    SchemaOutOfDateError,
+)
 
 _TRANSIENT_STATES = {
     "40001",  # serialization failure
@@ -24,8 +29,8 @@ _TRANSIENT_STATES = {
     "25006",  # read-only: a standby that is being promoted, or that an address led to, or a server switched over
 }
 
-# libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
-# that speaks another language is retried until the time-out, which is late but right.
+# libpq gives no SQLSTATE for a refused connection, so permanent faults are recognized by their English text. From a
+# server with localized messages they are retried until the timeout and raised then.
 _CONNECT_FAULTS = ("connection failed", "connection is bad", "failed to resolve host", "could not match")
 _PERMANENT_CONNECT_FAULTS = (
     "authentication failed",
@@ -36,15 +41,15 @@ _PERMANENT_CONNECT_FAULTS = (
     "permission denied",
     "could not translate host name",
     "Name or service not known",
-    "could not match",  # the numbers of hosts, addresses and ports
-    "Servname not supported",  # a port that is no number
+    "could not match",  # the numbers of hosts, addresses and ports differ
+    "Servname not supported",  # a port that is not a number
     "definition of service",
     "service file",
     "unrecognized configuration parameter",
     "unsupported startup parameter",  # pgbouncer's words
     "requirepeer",
     "invalid",
-    # Not all that names SSL: a server that goes down breaks handshakes off.
+    # Not every message with SSL: a server that shuts down aborts handshakes.
     "certificate",
     "private key",
     "does not support SSL",
@@ -55,9 +60,9 @@ _PERMANENT_CONNECT_FAULTS = (
 
 
 def is_transient(exc: psycopg.Error) -> bool:
-    """Tell whether the same work may succeed a little later, on another connection."""
+    """Return whether the same work may succeed soon, on another connection."""
     if isinstance(exc, psycopg.errors.UniqueViolation):
-        return _met_at_one_place(exc)
+        return _is_ulid_collision(exc)
     if isinstance(exc, (PoolTimeout, TooManyRequests)):
         return False
     if exc.sqlstate is not None:
@@ -67,11 +72,11 @@ def is_transient(exc: psycopg.Error) -> bool:
     return not is_permanent_connect_fault(exc)
 
 
-def _met_at_one_place(exc: psycopg.errors.UniqueViolation) -> bool:
-    """Return whether two puts at once computed the same ULID in a namespace; the later one takes the next.
+def _is_ulid_collision(exc: psycopg.errors.UniqueViolation) -> bool:
+    """Return whether two concurrent puts chose the same ULID in a namespace; a retry chooses the next one.
 
-    A partition's index has a name that Postgres makes, and Citus names one in the message only. So its columns tell,
-    which are not translated; or, where a role may not see them, its name.
+    Postgres generates the name of a partition's index, and Citus names an index only in the message. So the columns
+    decide, which are not translated. If the role may not see them, the name does.
     """
     if (key := re.search(r"\(([^()]*)\)=\(", exc.diag.message_detail or "")) is not None:
         return key[1] == "thread_id, checkpoint_ns, ulid"
@@ -80,47 +85,48 @@ def _met_at_one_place(exc: psycopg.errors.UniqueViolation) -> bool:
 
 
 def was_lost(connection: Connection[Any] | AsyncConnection[Any], exc: psycopg.Error) -> bool:
-    """Tell whether an error is of the connection or the whole server, and so of no statement."""
+    """Return whether the connection or the server failed, not the statement."""
     if exc.sqlstate is None:
         return isinstance(exc, psycopg.OperationalError)
-    # A trigger that works on another server may raise any state; when this one ends a connection, it says so first.
+    # A trigger that works on another server may raise class 08. When this server ends a connection, it sends 57P first.
     return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate in ("25P03", "25006")
 
 
 def refuses_writes(exc: BaseException | None) -> bool:
-    """Return whether an error, or its cause, is that the server is read-only."""
+    """Return whether an error, or one of its causes, is a read-only transaction."""
     return isinstance(exc, psycopg.errors.ReadOnlySqlTransaction) or (
         exc is not None and refuses_writes(exc.__cause__)
     )
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
-    """Tell whether a connection was refused for a reason that waiting does not mend."""
+    """Return whether a connection was refused for a reason that retries cannot cure."""
     message = str(exc)
     return message.startswith(_CONNECT_FAULTS) and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
 
 
 def explain(exc: psycopg.Error, schema: str) -> DurableError | None:
+    """Return an error of ours that says more than psycopg's, if there is one."""
     if isinstance(exc, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
         return SchemaOutOfDateError(
-            f"schema {schema!r} lacks a table of langgraph_durable: call saver.setup() (or asetup()) once, or "
-            "apply the SQL that `python -m langgraph_durable schema` prints"
+            f"schema {schema!r} lacks a table of langgraph_durable. Call saver.setup() (or asetup()) once, or "
+            "apply the SQL that `python -m langgraph_durable schema` prints."
         )
     if isinstance(exc, psycopg.errors.UndefinedColumn):
         return SchemaOutOfDateError(
-            f"the tables in schema {schema!r} are not those of this version of langgraph_durable: call "
-            f"saver.setup() to migrate them ({exc})"
+            f"the tables in schema {schema!r} do not match this version of langgraph_durable ({exc}). Call "
+            "saver.setup() to migrate them."
         )
     if isinstance(exc, psycopg.errors.UntranslatableCharacter):
         return InvalidConfigError(
-            "the database's encoding cannot hold an id, a name or another text: use a database made with "
-            f"ENCODING 'UTF8' ({exc})"
+            f"the database's encoding cannot represent an id, a name or another text ({exc}). Use a database "
+            "created with ENCODING 'UTF8'."
         )
     if isinstance(exc, (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)):
         return InvalidConfigError(
-            "a connection pooler between here and Postgres mixes prepared statements up: give pgbouncer "
-            ">= 1.21 max_prepared_statements > 0, or the saver prepare_threshold=None"
+            "a connection pooler between this process and Postgres mixes up prepared statements. Set "
+            "max_prepared_statements > 0 in pgbouncer >= 1.21, or prepare_threshold=None in the saver."
         )
     if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None and is_permanent_connect_fault(exc):
-        return InvalidConfigError(f"cannot connect to Postgres; check the connection string: {exc}")
+        return ConnectionFailedError(f"cannot connect to Postgres; check the connection string: {exc}")
     return None

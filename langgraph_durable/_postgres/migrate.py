@@ -1,4 +1,7 @@
-"""TODO."""
+"""Migrations: numbered SQL files, applied in order, each recorded with its checksum.
+
+All of it happens in one transaction under an advisory lock, so any number of processes may set up at once.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,24 @@ from psycopg.errors import DuplicateSchema, DuplicateTable, UniqueViolation
 
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.migrate_statements import (
-    CREATE_MIGRATIONS_TABLE,
-    CREATE_SCHEMA,
-    FIND_MIGRATIONS_TABLE,
-    FIND_SCHEMA,
-    LIST_MIGRATIONS,
-    LOCK_SETUP,
-    RECORD_MIGRATION,
-)
 from langgraph_durable._postgres.session import Session
-from langgraph_durable._postgres.statement import Statement, render_script
-from langgraph_durable.errors import InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable._postgres.statement import Statement, load, render_script
+from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError, SchemaOutOfDateError
 
 _OLDEST_SERVER = 140000
+
+CREATE_SCHEMA = load(__package__, "create_schema")
+CREATE_MIGRATIONS_TABLE = load(__package__, "create_migrations_table")
+RECORD_MIGRATION = load(__package__, "record_migration")
+_LOCK_SETUP = load(__package__, "lock_setup")
+_FIND_SCHEMA = load(__package__, "find_schema")
+_FIND_MIGRATIONS_TABLE = load(__package__, "find_migrations_table")
+_LIST_MIGRATIONS = load(__package__, "list_migrations")
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered step of the schema."""
+    """One numbered migration."""
 
     version: int
     name: str
@@ -39,7 +41,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The sha256 of its text, in hex, before the schema's name is filled in."""
+        """The sha256 of the file's text, in hex, before the schema's name is filled in."""
         return hashlib.sha256(self.statement.text.encode()).hexdigest()
 
 
@@ -49,8 +51,7 @@ def migrations() -> tuple[Migration, ...]:
     found = []
     for file in resources.files("langgraph_durable").joinpath("migrations").iterdir():
         if match := re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name):
-            # A file of this package is as literal as its code.
-            text: Any = file.read_text(encoding="utf-8")
+            text: Any = file.read_text(encoding="utf-8")  # a file of this package is as literal as its code
             found.append(Migration(int(match[1]), match[2], Statement(text)))
     return tuple(sorted(found, key=lambda m: m.version))
 
@@ -62,64 +63,65 @@ async def set_up(db: Database, *, verify_only: bool) -> None:
 
 
 async def _apply(db: Database) -> None:
-    """Create or migrate the tables; does nothing, and needs no rights, if they are current.
+    """Create or migrate the tables. Needs no privileges if they are current.
 
     Raises:
-        SchemaOutOfDateError: They are newer than this package, or were made by something else.
+        SchemaOutOfDateError: The tables are newer than this package, or another package made them.
     """
 
     async def work(session: Session) -> None:
         _require_server(session)
         _require_encoding(session)
         if _missing(await _applied(session), db.schema):
-            await session.fetch(LOCK_SETUP)
+            await session.fetch(_LOCK_SETUP)
             await _migrate(session, db.schema)
 
     try:
         await db.run_unchecked(work, transaction=True)
     except (DuplicateSchema, DuplicateTable, UniqueViolation):
-        # Where transactions are repeatable read or stricter by default, what another process made while this
-        # one waited for the lock is seen by the next transaction only.
+        # If transactions are repeatable read by default, only the next one sees what another process created
+        # while this one waited for the lock.
         await db.run_unchecked(work, transaction=True)
 
 
 async def verify(db: Database) -> None:
-    """Check that the tables are those of this package.
+    """Check that the tables match this package.
 
     Raises:
-        SchemaOutOfDateError: They are not; the message names the remedy.
+        SchemaOutOfDateError: They do not.
     """
     await db.run_unchecked(lambda session: check_schema(session, db.schema))
 
 
 async def check_schema(session: Session, schema: str) -> None:
-    """Check, on a session, that the tables are those of this package.
+    """Check on a session that the tables match this package.
 
     Raises:
-        SchemaOutOfDateError: They are not; the message names the remedy.
-        InvalidConfigError: The server is too old, or the connection cannot carry all text.
+        SchemaOutOfDateError: They do not.
+        ConnectionFailedError: The server is too old.
+        InvalidConfigError: The connection's encoding is not UTF-8.
     """
     _require_server(session)
     _require_encoding(session)
     applied = await _applied(session)
     if applied is None:
         raise SchemaOutOfDateError(
-            f"schema {schema!r} is not set up for langgraph_durable: call saver.setup() (or asetup()) once, or "
-            "apply the SQL that `python -m langgraph_durable schema` prints"
+            f"schema {schema!r} is not set up for langgraph_durable. Call saver.setup() (or asetup()) once, or "
+            "apply the SQL that `python -m langgraph_durable schema` prints."
         )
     if missing := _missing(applied, schema):
         raise SchemaOutOfDateError(
-            f"schema {schema!r} lacks migration {missing[0].version} ({missing[0].name}) of langgraph_durable: "
-            "call saver.setup() (or asetup()) once to apply it"
+            f"schema {schema!r} lacks migration {missing[0].version} ({missing[0].name}) of langgraph_durable. "
+            "Call saver.setup() (or asetup()) once to apply it."
         )
 
 
 async def _applied(session: Session) -> dict[int, tuple[str, str]] | None:
-    """Return version -> (name, checksum) of what is applied, or None if nothing ever was."""
-    [(found,)] = await session.fetch(FIND_MIGRATIONS_TABLE)
+    """Return version -> (name, checksum) of applied migrations, or None before the first set-up."""
+    [(found,)] = await session.fetch(_FIND_MIGRATIONS_TABLE)
     if not found:
         return None
-    return {version: (name, checksum) for version, name, checksum in await session.fetch(LIST_MIGRATIONS)}
+    return {version: (name, checksum) for version, name, checksum in await session.fetch(_LIST_MIGRATIONS)}
 
 
 def _missing(applied: dict[int, tuple[str, str]] | None, schema: str) -> list[Migration]:
@@ -128,22 +130,22 @@ def _missing(applied: dict[int, tuple[str, str]] | None, schema: str) -> list[Mi
     if applied and max(applied) > ours[-1].version:
         raise SchemaOutOfDateError(
             f"schema {schema!r} is at migration {max(applied)}, newer than this langgraph_durable, which knows "
-            f"{ours[-1].version}: upgrade the package (pip install -U langgraph-durable)"
+            f"{ours[-1].version}. Upgrade the package: pip install -U langgraph-durable."
         )
     for migration in ours:
         if applied.get(migration.version, ("", migration.checksum))[1] != migration.checksum:
             raise SchemaOutOfDateError(
                 f"migration {migration.version} ({migration.name}) was applied to schema {schema!r} from another "
-                "text than this package's: point schema= at one that this package made"
+                "text than this package's. Use a schema= that this package created."
             )
     return [migration for migration in ours if migration.version not in applied]
 
 
 async def _migrate(session: Session, schema: str) -> None:
-    # Asked again under the lock: another process may have been first.
+    # Read again under the lock, since another process may have been first.
     applied = await _applied(session)
     if applied is None:
-        [(found,)] = await session.fetch(FIND_SCHEMA)
+        [(found,)] = await session.fetch(_FIND_SCHEMA)
         if not found:
             await session.fetch(CREATE_SCHEMA)
         await session.fetch(CREATE_MIGRATIONS_TABLE)
@@ -154,14 +156,15 @@ async def _migrate(session: Session, schema: str) -> None:
 
 def _require_server(session: Session) -> None:
     if session.server_version < _OLDEST_SERVER:
-        raise InvalidConfigError(
-            f"the server is Postgres {session.server_version // 10000}: langgraph_durable needs 14 or newer"
+        raise ConnectionFailedError(
+            f"the server is Postgres {session.server_version // 10000}: langgraph_durable needs 14 or newer. "
+            "Upgrade the server."
         )
 
 
 def _require_encoding(session: Session) -> None:
     if (session.client_encoding or "UTF8").upper() not in ("UTF8", "UTF-8"):
         raise InvalidConfigError(
-            f"the connection's client_encoding is {session.client_encoding}, which cannot carry all text: put "
-            "client_encoding=utf8 into the connection string of the pool or connection given to the saver"
+            f"the connection's client_encoding is {session.client_encoding}, which cannot represent all text. Put "
+            "client_encoding=utf8 into the connection string of the pool or connection given to the saver."
         )

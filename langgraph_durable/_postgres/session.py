@@ -1,4 +1,4 @@
-"""One connection inside one transaction: how statements are sent, one by one or in a pipeline."""
+"""Send statements over one connection in one transaction, one by one or in a pipeline."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 Call = tuple[Statement, Params]
 
 
-class CommitRefused(Exception):
-    """A pipeline that was a transaction of its own failed at its end, and psycopg lost the error."""
+class CommitRefusedError(Exception):
+    """A pipeline's implicit transaction failed at its commit, and psycopg lost the server's error."""
 
 
 class Session(ABC):
-    """One connection, inside one transaction."""
+    """One connection, in one transaction."""
 
     @abstractmethod
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
-        """Run one statement and return its rows; none if it gives none."""
+        """Run one statement and return its rows. Round trips: 1."""
 
     @abstractmethod
     async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
-        """Run several statements in one round trip and return the rows of each.
+        """Run several statements and return the rows of each. Round trips: 1.
 
-        Each statement's snapshot is taken after the one before it ended, so a lock taken by one protects
-        what the next one reads. The `last` ones of a transaction take its commit with them.
+        Each statement's snapshot is taken after the previous one has ended, so a lock that one takes protects what
+        the next one reads. With `last`, the transaction's commit is sent in the same pipeline.
         """
 
     @abstractmethod
     async def execute_script(self, script: bytes) -> None:
-        """Run several statements without parameters; their rows are dropped."""
+        """Run several statements without parameters, and drop their rows."""
 
     @abstractmethod
     def was_lost(self, exc: psycopg.Error) -> bool:
-        """Tell whether an error is of the connection or the whole server, and so of no statement."""
+        """Return whether the connection or the server failed, not the statement."""
 
     server_version: int
-    """As libpq gives it: 150018 is 15.18."""
+    """In libpq's format: 150018 is 15.18."""
 
     client_encoding: str | None
-    """As the server names it, or as it was asked of a pooler; None if what is between does not tell."""
+    """As the server or a pooler reports it; None if a pooler does not report it."""
 
 
-# Cursors are made here, not by the connection: its cursor_factory, row_factory and adapters are the caller's. Raw ones,
-# which parse nothing.
+# Not `connection.cursor()`: its cursor_factory, row_factory and adapters are the caller's. Raw cursors do not parse the
+# statement.
 
 
 class _BlockingCursor(RawCursor[Row]):
@@ -73,14 +73,15 @@ class _AsyncCursor(AsyncRawCursor[Row]):
 
 
 def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
-    """Tell whether a statement that ran gives rows; `cursor.description` would make an object for each column."""
+    """Return whether a statement returned rows. `cursor.description` would create an object for each column."""
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
 
 
 class _DriverSession(Session, Generic[C]):
     def __init__(self, connection: C, schema: str, *, begins: bool = False) -> None:
         self._connection: C = connection
-        self._owns = self._begins = begins  # a transaction, and has not begun it
+        self._owns = begins  # the transaction
+        self._begins = begins  # with its first statement
         self._schema = schema
         self.server_version = connection.info.server_version
         self.client_encoding = connection.info.parameter_status("client_encoding")
@@ -99,7 +100,7 @@ class BlockingSession(_DriverSession[Connection[Any]]):
             return cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
-        implicit = _would_be_a_transaction(self._connection)
+        implicit = _would_be_implicit(self._connection)
         cursors = [_BlockingCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             with self._connection.pipeline():
@@ -115,7 +116,7 @@ class BlockingSession(_DriverSession[Connection[Any]]):
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 self._connection.close()  # see AsyncSession
             if lost:
-                raise CommitRefused from exc
+                raise CommitRefusedError from exc
             raise
         self._begins = False
         return [cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
@@ -138,7 +139,7 @@ class AsyncSession(_DriverSession[AsyncConnection[Any]]):
             return await cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
-        implicit = _would_be_a_transaction(self._connection)
+        implicit = _would_be_implicit(self._connection)
         cursors = [_AsyncCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             async with self._connection.pipeline():
@@ -152,11 +153,11 @@ class AsyncSession(_DriverSession[AsyncConnection[Any]]):
         except BaseException as exc:
             lost = implicit and not self._owns and _lost_the_error(exc, self._connection)
             if self._connection.pgconn.pipeline_status != PipelineStatus.OFF:
-                # Cancelled while it entered the pipeline, psycopg (3.3.9) leaves the connection in it: whatever
-                # came next there would get the answers to what came before.
+                # psycopg (3.3.9) leaves a connection in pipeline mode if it is cancelled while entering, so the next
+                # statement would receive the previous one's results.
                 await self._connection.close()
             if lost:
-                raise CommitRefused from exc
+                raise CommitRefusedError from exc
             raise
         self._begins = False
         return [await cursor.fetchall() if _gives_rows(cursor) else [] for cursor in cursors]
@@ -169,13 +170,13 @@ class AsyncSession(_DriverSession[AsyncConnection[Any]]):
             await cursor.execute(script, prepare=False)
 
 
-def _would_be_a_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Tell whether what a pipeline sends without BEGIN would be a transaction: not inside of one."""
+def _would_be_implicit(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Return whether a pipeline without BEGIN would be an implicit transaction, since none is open."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _lost_the_error(exc: BaseException, connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Tell whether a pipeline failed at its Sync: psycopg (3.3.9) has no statement to give the server's error to."""
+    """Return whether a pipeline failed at its Sync: psycopg (3.3.9) drops an error that belongs to no statement."""
     if connection.pgconn.status != ConnStatus.OK:
         return False
     busy = isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None

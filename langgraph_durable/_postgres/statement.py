@@ -1,8 +1,4 @@
-"""What a SQL statement is here, a constant in which only the schema's name is filled in; and those of locks and schema.
-
-The others are in _put_statements, _get_statements, _retention_statements, _reading_statements (those who wait, the
-timeline), _storage_statements and _effect_statements.
-"""
+"""SQL statements: constants, loaded from .sql files, in which only the schema's name is filled in."""
 
 from __future__ import annotations
 
@@ -18,9 +14,10 @@ from typing_extensions import LiteralString
 
 
 class Statement:
-    """A statement's text, with `{schema}` where the schema's name goes and `{schema_name}` for it as text.
+    """The text of a SQL statement.
 
-    Its parameters are `%(name)s`, taken from a mapping, or `%s`, taken from a sequence.
+    `{schema}` is the schema's name as an identifier, `{schema_name}` as a literal. Parameters are `%(name)s`, from a
+    mapping, or `%s`, from a sequence.
     """
 
     __slots__ = ("text",)
@@ -30,11 +27,11 @@ class Statement:
 
 
 class Rendered(NamedTuple):
-    """A statement as Postgres reads it, with `$1` and so on."""
+    """A statement as it is sent, with parameters `$1`, `$2`, ..."""
 
     query: bytes
     names: tuple[str, ...]
-    """Of its parameters, in their order; none if they have no names."""
+    """The parameters' names in the order of their numbers; empty if they have none."""
 
     def arguments(self, params: Sequence[Any] | Mapping[str, Any] | None) -> Sequence[Any]:
         """Return the parameters in the order of their numbers."""
@@ -48,7 +45,7 @@ _PARAMETER = re.compile(r"%(?:\((\w+)\))?s")
 
 @lru_cache(maxsize=4096)
 def render(statement: Statement, schema: str) -> Rendered:
-    """Return a statement for a schema, its parameters numbered: done once, where psycopg would at each call."""
+    """Return a statement for a schema. Cached: psycopg would parse the text at each call."""
     names: dict[str, int] = {}
     unnamed = count(1)
 
@@ -60,7 +57,7 @@ def render(statement: Statement, schema: str) -> Rendered:
 
 
 def render_script(statement: Statement, schema: str) -> bytes:
-    """Return the text of a statement without parameters, or of several, for a schema."""
+    """Return the text of one or several statements without parameters, for a schema."""
     return _format(statement.text, schema)
 
 
@@ -69,25 +66,25 @@ def _format(text: LiteralString, schema: str) -> bytes:
 
 
 class RowsStatement:
-    """A statement that stores rows: `one` takes a row whose columns are parameters, `many` takes rows as JSON."""
+    """A statement that stores rows: `one` takes a row's columns as parameters, `many` takes rows as JSON."""
 
     __slots__ = ("many", "one")
 
     def __init__(self, columns: Mapping[str, str], text: str) -> None:
-        """Make both forms of a text that begins `WITH given AS {given}`.
+        """Make both forms from a text that begins `WITH given AS {given}`.
 
         Args:
-            columns: The columns of `given`, name -> type. It also has a row's number, counted from 1, and `base`,
-                the place in `%(bytes)s` at which the row's bytes begin.
+            columns: The columns of `given`, name -> type. It also has `number`, the row's number from 1, and `base`,
+                the offset of the row's bytes in `%(bytes)s`.
             text: The statement.
         """
         one = ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in columns.items())
-        # Not materialized: one row's columns go where they are used, which spares the executor 10 % of a put.
+        # Not materialized, so that the planner inlines the row: a put takes 10 % less in the executor.
         self.one = _given(text, f"NOT MATERIALIZED (SELECT 1 AS number, 0 AS base, {one})")
         typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         rows = f"ROWS FROM (json_to_recordset(%(rows)s::json) AS ({typed}), unnest(%(base)s::int[]))"
         names = ", ".join(columns)
-        many = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, base, number)"
+        many = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, base, number)"  # noqa: S608 (constants)
         self.many = _given(text, f"MATERIALIZED ({many})")
 
 
@@ -99,22 +96,22 @@ def _given(text: str, source: str) -> Statement:
 # --- statements in .sql files ---
 
 
-def load(package: str, name: str) -> Statement:
-    """Return the statement in `sql/<name>.sql` of a package, as it is in the file but for whole-line comments.
+def load(package: str | None, name: str) -> Statement:
+    """Return the statement in `sql/<name>.sql` of a package (`__package__`), without its whole-line comments.
 
-    `{schema}` and `{schema_name}` are filled in as in any Statement; other braces stand for themselves.
+    `{schema}` and `{schema_name}` are filled in as in any Statement. Other braces are text.
     """
     literal: Any = _read(package, name)  # a file of this package is as literal as its code
     return Statement(literal)
 
 
-def load_rows(package: str, name: str, columns: Mapping[str, str]) -> RowsStatement:
-    """Return the statement in `sql/<name>.sql` of a package that stores one row or many; see RowsStatement."""
+def load_rows(package: str | None, name: str, columns: Mapping[str, str]) -> RowsStatement:
+    """Return the statement in `sql/<name>.sql` of a package in both forms; see RowsStatement."""
     return RowsStatement(columns, _read(package, name))
 
 
-def _read(package: str, name: str) -> str:
-    text = (resources.files(package) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+def _read(package: str | None, name: str) -> str:
+    text = (resources.files(cast("str", package)) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     text = _COMMENT_LINE.sub("", text).strip()
     for brace in "{}":
         text = text.replace(brace, brace * 2)

@@ -1,7 +1,7 @@
-"""Times as Postgres holds them, some of which Python cannot: infinite ones, and years before 1 or after 9999.
+"""Load timestamps that Python cannot represent: infinity, and years before 1 or after 9999.
 
-Only damage, or a hand, leaves one of those in a row. psycopg refuses it, and with it the whole answer it is in: one row
-would hide all the others. Here it is loaded as a time that says what it is, so that whatever reads the row can name it.
+Only damage or manual edits store them. psycopg raises for one, and the whole result is lost with it. Here it loads
+as OutOfRange, so that the code that reads the row can name the column.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class OutOfRange(datetime):
-    """A time that Python cannot hold.
+    """A time that Python cannot represent, replaced by the first or the last that it can.
 
-    It compares with others as the stored one does: it is the last of all, or the first. (But for a day, so that it can
-    be told in any time zone.)
+    It sorts as the stored time does. The first is a day late, so that it converts to every time zone.
     """
 
     __slots__ = ()
@@ -50,13 +49,13 @@ class _TimeLoader(Loader):
 
 
 ADAPTERS = AdaptersMap(psycopg.adapters)
-"""How our own cursors read and write values, whatever the caller's connection has for its own."""
+"""The adapters of our cursors, independent of what the caller's connection has registered."""
 
 ADAPTERS.register_loader(_TYPE, _TimeLoader)
 
 
 def time_fault(**columns: datetime | None) -> str | None:
-    """Return what is wrong with the times of a row, by column; None if nothing is."""
+    """Return what is wrong with a row's times, by column; None if nothing is."""
     wrong = [name for name, time in columns.items() if isinstance(time, OutOfRange)]
     if not wrong:
         return None
@@ -64,7 +63,7 @@ def time_fault(**columns: datetime | None) -> str | None:
 
 
 def time_of(ulid: uuid.UUID) -> datetime:
-    """Return the time that a ULID tells."""
+    """Return the timestamp in a ULID."""
     try:
         return _EPOCH + timedelta(milliseconds=ulid.int >> 80)
     except OverflowError:

@@ -21,9 +21,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres import group_commit as _group_commit
-from langgraph_durable._postgres import group_waiters as _group_waiting
+from langgraph_durable._postgres import group_waiters as _group_waiters
 from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.group_commit import WRITERS, Batch, Write
+from langgraph_durable._postgres.group_commit import WRITERS, Batch, QueuedWrite
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.errors import ThreadDeletedError
@@ -66,7 +66,7 @@ async def enough_threads() -> None:
 def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits is one batch here, however much, and however slowly threads start; shares have a test of theirs."""
     monkeypatch.setattr(_group_commit, "LEAST_SHARE", 1000)
-    for module in (_group_commit, _group_waiting):
+    for module in (_group_commit, _group_waiters):
         monkeypatch.setattr(module, "PATIENCE", 0.25)
 
 
@@ -214,7 +214,7 @@ async def test_what_a_batch_leaves_is_freed_at_once(saver: DurableSaver, drive: 
     try:
         for turn in range(3):
             await asyncio.gather(*(drive(saver, "put", *a_put(f"{turn} {n}")) for n in range(30)))
-        left = [o for o in gc.get_objects() if isinstance(o, Write | Batch)]
+        left = [o for o in gc.get_objects() if isinstance(o, QueuedWrite | Batch)]
     finally:
         gc.enable()
     assert saver.metrics().batched_writes
@@ -432,7 +432,7 @@ async def test_writes_that_are_stuck_leave_others_their_writers(
         group = (
             saver.durable_context.committers.blocking
             if drive.kind == "sync"
-            else saver.durable_context.committers.of_loop()
+            else saver.durable_context.committers.for_running_loop()
         )
         assert (group._extra, group._free) == (1, 1), "one was added, and stays"
     assert (group._extra, group._free) == (0, WRITERS)
@@ -607,7 +607,7 @@ async def test_a_caller_that_leaves_as_its_batch_begins(
     locked = Locked(conninfo, ["a", "b"])
     calls = [asyncio.create_task(saver.aput(*a_put(thread_id))) for thread_id in ("a", "b", "c")]
     assert saver.durable_context.committers is not None
-    group = saver.durable_context.committers.of_loop()
+    group = saver.durable_context.committers.for_running_loop()
     await await_until(lambda: group.waiting()[0] == 1, "a put that waits")
     end = group._end
 
@@ -701,7 +701,7 @@ def test_groups_of_loops_that_ended_are_let_go(conninfo: str) -> None:
         for _ in range(3):
             asyncio.run(write(made))
         assert made.durable_context.committers is not None
-        assert len(made.durable_context.committers._of_loops) == 1
+        assert len(made.durable_context.committers._by_loop) == 1
 
 
 def test_a_group_after_a_fork(conninfo: str) -> None:

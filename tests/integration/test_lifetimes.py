@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
 from langgraph_durable import DurableSaver, EffectError
-from langgraph_durable._postgres import pools as _pools
+from langgraph_durable._postgres import pool_context as _pool_context
 from langgraph_durable.errors import InvalidConfigError, SaverClosedError
 from tests.proxy import Proxy
 from tests.samples import (
@@ -109,7 +109,7 @@ async def test_close_in_a_running_loop(conninfo: str, observer: Observer) -> Non
 def test_close_beside_a_loop_that_is_blocked(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pools, "_CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(_pool_context, "CLOSE_TIMEOUT", 0.2)
     saver = DurableSaver.from_conn_string(conninfo)
     blocked, unblocked = threading.Event(), threading.Event()
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from langgraph_durable import DurableSaver
-from langgraph_durable._postgres.connections import finish
-from langgraph_durable._postgres.psycopg_internals import LoopConnection
+from langgraph_durable._postgres.checkout import finish
+from langgraph_durable._postgres.loop_pools import LoopConnection
 from tests.samples import Observer, a_put, await_until
 from tests.samples import config as config_of
 

@@ -24,11 +24,11 @@ from ulid import ULID
 from langgraph_durable import DurableSaver, embedded
 from langgraph_durable._postgres import database as _database
 from langgraph_durable._postgres import faults as _faults
-from langgraph_durable._postgres.connections import async_living_connection
+from langgraph_durable._postgres.checkout import async_live_connection
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
-from langgraph_durable.errors import InvalidConfigError
+from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.proxy import Proxy
 from tests.samples import OPERATIONS, WRITES, Driver, Observer, a_put, await_until, config, wait_until
@@ -479,7 +479,7 @@ async def test_a_connection_that_waiting_does_not_mend_is_refused_at_once(
     started = time.monotonic()
     async with DurableSaver.from_conn_string(make_conninfo(restartable.conninfo(), **wrong)) as saver:
         for operation in ("setup", "get_tuple"):
-            with pytest.raises(InvalidConfigError, match=f"check the connection string.*{said}"):
+            with pytest.raises(ConnectionFailedError, match=f"check the connection string.*{said}"):
                 await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
     assert time.monotonic() - started < 10
 
@@ -596,7 +596,7 @@ async def test_a_call_cancelled_as_it_ends_returns_its_connection(conninfo: str)
     async with AsyncConnectionPool(conninfo, min_size=1, max_size=1, timeout=2, open=False) as pool:
 
         async def call(begun: asyncio.Event, end: asyncio.Event) -> None:
-            async with async_living_connection(pool):
+            async with async_live_connection(pool):
                 begun.set()
                 await end.wait()
 

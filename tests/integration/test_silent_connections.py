@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from langgraph_durable import DurableSaver
-from langgraph_durable._postgres import pools as _pools
+from langgraph_durable._postgres import conninfo as _conninfo
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.errors import InvalidConfigError
@@ -39,7 +39,7 @@ async def test_a_call_whose_packets_are_lost_is_made_again(
     conninfo: str, drive: Driver, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer forgot the connection, as a load balancer does, or its host is gone; new connections are fine."""
-    monkeypatch.setattr(_pools, "_DEFAULTS", {**_pools._DEFAULTS, "tcp_user_timeout": 1500})
+    monkeypatch.setattr(_conninfo, "DEFAULTS", {**_conninfo.DEFAULTS, "tcp_user_timeout": 1500})
     with network() as net, Proxy(conninfo, net.listener) as proxy:
         async with DurableSaver.from_conn_string(proxy.conninfo) as saver:
             stored = await drive(saver, "put", *a_put(checkpoint_id="0"))
@@ -66,7 +66,7 @@ async def test_a_large_put_waits_for_its_thread_however_long(
     conninfo: str, drive: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server does not read it meanwhile, which the kernel takes for a peer that is gone."""
-    monkeypatch.setattr(_pools, "_DEFAULTS", {**_pools._DEFAULTS, "tcp_user_timeout": 1000})
+    monkeypatch.setattr(_conninfo, "DEFAULTS", {**_conninfo.DEFAULTS, "tcp_user_timeout": 1000})
     with socket.create_server(("127.0.0.1", 0)) as listener, Proxy(conninfo, listener) as proxy:
         async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=2) as saver:
             await drive(saver, "put", *a_put())

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
 from langgraph_durable import DurableSaver
-from langgraph_durable._postgres.connections import planning_beside
+from langgraph_durable._postgres.conninfo import planning_beside
 from tests.integration.test_group_commit import SETTINGS, busy
 from tests.proxy import Proxy
 from tests.samples import Driver, Observer, a_put, await_until, config

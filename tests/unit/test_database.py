@@ -14,7 +14,7 @@ from psycopg_pool import PoolTimeout
 
 import langgraph_durable
 from langgraph_durable import errors
-from langgraph_durable._postgres.database import OperationSuspended, run_sync
+from langgraph_durable._postgres.database import DatabaseSettings, OperationSuspendedError, run_sync
 from langgraph_durable._postgres.drivers import AsyncDatabase
 from langgraph_durable._postgres.faults import is_transient
 
@@ -48,7 +48,7 @@ def test_run_now_refuses_an_operation_that_waits_for_something_else() -> None:
         finally:
             cleaned.append(True)
 
-    with pytest.raises(OperationSuspended):
+    with pytest.raises(OperationSuspendedError):
         run_sync(operation())
     assert cleaned == [True]
 
@@ -60,7 +60,8 @@ async def test_what_fails_after_its_caller_was_cancelled_is_told(
     """By the package's own logger, and not by asyncio, when the garbage is collected."""
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    database = AsyncDatabase(AsyncMock(), "schema", 0, AsyncMock(), None, AsyncMock())
+    settings = DatabaseSettings("schema", 0, AsyncMock(), AsyncMock(), None)
+    database = AsyncDatabase(AsyncMock(), settings)
 
     async def fail() -> None:
         await asyncio.sleep(0.05)

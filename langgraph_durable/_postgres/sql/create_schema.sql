@@ -1,0 +1,2 @@
+-- Create the schema.
+CREATE SCHEMA {schema}
