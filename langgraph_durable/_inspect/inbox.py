@@ -117,12 +117,11 @@ class _Questions:
             effect_id = _effect_named(found.question)
             if effect_id is not None and not are_texts(asked.get(effect_id, ())):
                 fault = (
-                    f"cannot read effect {format_ulid(effect_id)}, which it names: asked: no list of texts"
+                    f"cannot read effect {format_ulid(effect_id)}, which it names: notes of an unknown kind"
                 )
                 yield replace(found, unreadable=found.unreadable or fault)
                 continue
-            # The log remembers each question as task/fence: see effects/_questions.py.
-            tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
+            tasks = set(asked.get(effect_id, ()))
             if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
                 yield replace(found, effect_id=format_ulid(effect_id))
             else:

@@ -88,7 +88,12 @@ LIST_WAITING_IN_THREAD = Statement(
 )
 
 # The effects that questions name, and which tasks asked about them.
-LIST_ASKED = Statement("SELECT effect_id, asked FROM {schema}.effects WHERE effect_id = ANY (%s::uuid[])")
+LIST_ASKED = Statement("""
+SELECT effect_id, array_agg(CASE
+    WHEN kind IN ('question', 'answer', 'waiting', 'refused', 'fork', 'decision') THEN task_id
+END)
+FROM {schema}.effect_notes WHERE effect_id = ANY (%s::uuid[]) GROUP BY effect_id
+""")
 
 
 # --- what happened in a thread ---

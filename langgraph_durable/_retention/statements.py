@@ -231,17 +231,21 @@ WITH taken AS MATERIALIZED (
     INSERT INTO {schema}.effects (
         effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id,
         message_id, tool_call_id, tool, scope, input_hash, input_type, input, state, previous_state, generation,
-        attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
-        source, error, origin, expired_at, lease_until
+        attempts, keeps_key, note_count, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost,
+        output_hash, source, error, origin, expired_at, lease_until
     )
     SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, task_id, run_id,
         message_id, tool_call_id, tool, scope, input_hash, input_type, input, new_state, state, generation,
-        attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
-        source, error, effect_id, expired_at,
+        attempts, keeps_key, note_count, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost,
+        output_hash, source, error, effect_id, expired_at,
         CASE WHEN new_state IN ('unknown', 'suspended') THEN least(lease_until, now()) END
     FROM effect
     ON CONFLICT DO NOTHING
-    RETURNING effect_id, state, attempts, origin
+    RETURNING effect_id, state, attempts, origin, note_count
+), n AS (
+    INSERT INTO {schema}.effect_notes (effect_id, kind, task_id, fence, token)
+    SELECT e.effect_id, n.kind, n.task_id, n.fence, n.token
+    FROM e JOIN {schema}.effect_notes n ON n.effect_id = e.origin WHERE e.note_count > 0
 ), r AS (
     INSERT INTO {schema}.effect_results
     SELECT e.effect_id, r.type, r.data FROM e JOIN {schema}.effect_results r ON r.effect_id = e.origin

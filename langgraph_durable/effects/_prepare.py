@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from langgraph_durable._postgres.database import Database
-from langgraph_durable.effects._attempt import Attempt
-from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects._encoding import call_of
+from langgraph_durable.effects._attempt import Attempt, EffectCall
+from langgraph_durable.effects._encoding import request_of
 from langgraph_durable.effects._keys import canonical, digest, named_key
 from langgraph_durable.effects._location import Place, ToolCall, key_of
 from langgraph_durable.effects._results import give
@@ -31,7 +30,7 @@ class Prepared:
     """A call that can be run."""
 
     log: EffectLog
-    guard: Guard
+    guard: EffectCall
     call: ToolCall | None
 
     async def run(self, body: Callable[[], Awaitable[Any]]) -> Any:
@@ -71,7 +70,7 @@ def prepare(
         )
     else:
         key_ = key_of(policy.scope, name, digest(name, canonical(arguments)), place, call)
-    kept = call_of(
+    kept = request_of(
         log.serde,
         name,
         "key" if key is not UNNAMED else policy.scope,

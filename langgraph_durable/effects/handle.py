@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable.effects._attempt import Attempt, current_attempt
-from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects._store import Outcome
+from langgraph_durable.effects._attempt import Attempt, EffectCall, current_attempt
+from langgraph_durable.effects._run import complete, fail, issue
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import (
     EffectError,
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 class EffectHandle:
     """An effect, to the code that carries it out."""
 
-    def __init__(self, guard: Guard | None, attempt: Attempt) -> None:
+    def __init__(self, guard: EffectCall | None, attempt: Attempt) -> None:
         self._guard = guard
         self._attempt = attempt
 
@@ -66,7 +65,7 @@ class EffectHandle:
         """The effect's state, as far as this code knows."""
         return self._attempt.row.state
 
-    def _check(self) -> Guard:
+    def _check(self) -> EffectCall:
         if self._guard is None:
             raise EffectError("this effect's end is recorded by whoever runs it, when the body ends")
         if self.replayed:
@@ -76,16 +75,14 @@ class EffectHandle:
         return self._guard
 
     async def _issue(self) -> None:
-        await self._check().issue(self._attempt)
+        await issue(self._check(), self._attempt)
 
     async def _complete(self, result: Any) -> None:
-        await self._check().complete(self._attempt, result)
+        await complete(self._check(), self._attempt, result)
         self._attempt.value = result
 
     async def _fail(self, error: str) -> None:
-        guard = self._check()
-        outcome = Outcome("failed", error=error)
-        await guard.report(self._attempt, outcome, origins=["claimed", "issued", "unknown"], reason=error)
+        await fail(self._check(), self._attempt, error)
 
 
 class Effect(EffectHandle):

@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
@@ -15,25 +14,23 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncCursor, Cursor
 
 from langgraph_durable._checkpoints.refs import checkpoint_ref
-from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._checkpoints.ulids import parse_ulid
 from langgraph_durable._context import SaverContext
 from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._validation import require_limit, require_text
-from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._attempt import Attempt, owner, running
-from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects._encoding import call_of, event_of, record_of
+from langgraph_durable.effects._attempt import Attempt, EffectCall, owner, running
+from langgraph_durable.effects._claim import begin_effect, begin_in_transaction, run_effect
+from langgraph_durable.effects._encoding import event_of, record_of, request_of
 from langgraph_durable.effects._keys import named_key
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
 from langgraph_durable.effects._location import Place, find_place
-from langgraph_durable.effects._recovery import resolve
-from langgraph_durable.effects._store import Call, EffectRow
+from langgraph_durable.effects._rows import EffectRequest, EffectRow
+from langgraph_durable.effects._run import Decision, complete_in_transaction, record_exception, resolve
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
 from langgraph_durable.effects.records import TRANSITIONS, EffectEvent, EffectRecord, State
 from langgraph_durable.errors import (
     CheckpointCorruptedError,
-    EffectConflictError,
     EffectError,
     InvalidConfigError,
 )
@@ -70,29 +67,29 @@ class EffectLog:
     def _guard(
         self,
         db: Database,
-        call: Call,
+        call: EffectRequest,
         policy: EffectPolicy,
         place: Place | None,
         *,
         named: bool,
         is_alone: bool = True,
-    ) -> Guard:
+    ) -> EffectCall:
         if self.context.connections is None:
             self._loop = asyncio.get_running_loop()
-        return Guard(
+        return EffectCall(
             db, self.context, self.serde, self._leases, call, policy, place, named=named, is_alone=is_alone
         )
 
-    def _named(self, name: str, key: str, args: Any) -> tuple[Call, Place | None]:
+    def _named(self, name: str, key: str, args: Any) -> tuple[EffectRequest, Place | None]:
         if not require_text(name, "name"):
             raise InvalidConfigError("name= must say what is done, such as 'charge', got ''")
         if not isinstance(key, str) or not key:
             raise EffectError(f"key= must be text that names the effect among all of {name!r}, got {key!r}")
         place = find_place()
-        return call_of(self.serde, name, "key", named_key(name, key), args, place), place
+        return request_of(self.serde, name, "key", named_key(name, key), args, place), place
 
-    async def _run(self, guard: Guard, body: Callable[[], Awaitable[Any]]) -> Attempt:
-        attempt = await guard.run(body)
+    async def _run(self, guard: EffectCall, body: Callable[[], Awaitable[Any]]) -> Attempt:
+        attempt = await run_effect(guard, body)
         if attempt.replayed:
             self._note_replay(guard.place)
         return attempt
@@ -160,7 +157,7 @@ class EffectLog:
         """
         call, place = self._named(name, key, args)
         guard = self._guard(self.context.db, call, policy, place, named=True)
-        attempt = run_sync(guard.begin("issued" if issued else "claimed"))
+        attempt = run_sync(begin_effect(guard, "issued" if issued else "claimed"))
         with self._held(attempt, policy):
             try:
                 yield Effect(guard, attempt)
@@ -182,7 +179,7 @@ class EffectLog:
         """Carry an effect out by hand, in async code; see `effect`."""
         call, place = self._named(name, key, args)
         guard = self._guard(self.context.adb, call, policy, place, named=True)
-        attempt = await guard.begin("issued" if issued else "claimed")
+        attempt = await begin_effect(guard, "issued" if issued else "claimed")
         with self._held(attempt, policy):
             try:
                 yield AsyncEffect(guard, attempt)
@@ -220,11 +217,11 @@ class EffectLog:
         db = self.context.db
         guard = self._guard(db, call, _DEFAULT, place, named=True)
         with db.open_session() as (session, connection):
-            attempt = run_sync(_begin_in(guard, session))
+            attempt = run_sync(begin_in_transaction(guard, session))
             with running(attempt), Cursor(connection) as cursor:
-                handle = _InTransaction(guard, attempt)
-                yield cursor, handle
-            run_sync(_complete_in(guard, session, handle))
+                yield cursor, _InTransaction(guard, attempt)
+            if not attempt.replayed:
+                run_sync(complete_in_transaction(guard, session, attempt))
 
     @asynccontextmanager
     async def atransaction(
@@ -235,12 +232,12 @@ class EffectLog:
         db = self.context.adb
         guard = self._guard(db, call, _DEFAULT, place, named=True)
         async with db.open_session() as (session, connection):
-            attempt = await _begin_in(guard, session)
+            attempt = await begin_in_transaction(guard, session)
             with running(attempt):
                 async with AsyncCursor(connection) as cursor:
-                    handle = _InTransaction(guard, attempt)
-                    yield cursor, handle
-            await _complete_in(guard, session, handle)
+                    yield cursor, _InTransaction(guard, attempt)
+            if not attempt.replayed:
+                await complete_in_transaction(guard, session, attempt)
 
     # --- looking, and deciding ---
 
@@ -418,7 +415,7 @@ class EffectLog:
                 f"{row.fault}. It cannot be decided on as long as its row is as it is"
             )
         decided = row.state == "unknown" and await resolve(
-            db, self.serde, row, finding, source="human", actor=actor or owner(), reason=note
+            db, self.serde, row, Decision(finding, "human", actor or owner(), note)
         )
         if not decided:
             raise EffectError(
@@ -493,51 +490,13 @@ class _InTransaction(Effect):
         raise EffectError(f"raise an exception to take the transaction back, instead of fail({error!r})")
 
 
-async def _begin_in(guard: Guard, session: Any) -> Attempt:
-    kind, row = await ops.claim_effect(
-        session,
-        guard.call,
-        ops.new_effect_id(),
-        "issued",
-        owner(),
-        timedelta(days=1),
-        check_duplicates=False,
-        resumes=guard.resumes,
-    )
-    if kind == sql.CLAIMED:
-        return Attempt(row, guard.policy, replayed=False)
-    if row.input_hash != guard.call.input_hash:
-        raise EffectConflictError(
-            f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was recorded under this key with other arguments"
-        )
-    if row.state != "completed":
-        raise EffectError(
-            f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
-            "use another key, or resolve it first"
-        )
-    return await guard.replay(row, session)
-
-
-async def _complete_in(guard: Guard, session: Any, handle: _InTransaction) -> None:
-    if not handle.replayed:
-        attempt = handle._attempt
-        outcome = guard.outcome_of(attempt.value)
-        await ops.move_effect(
-            session,
-            attempt.row.effect_id,
-            outcome,
-            origins=["issued"],
-            actor=owner(),
-            reason="in one transaction",
-            fence=attempt.row.fence,
-        )
-
-
-async def _leave(guard: Guard, attempt: Attempt, exc: BaseException | None) -> None:
+async def _leave(guard: EffectCall, attempt: Attempt, exc: BaseException | None) -> None:
     """Record the end of an effect that its code has not recorded itself."""
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
-    await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"), by_hand=True)
+    await record_exception(
+        guard, attempt, exc or EffectError("left without complete() or fail()"), by_hand=True
+    )
 
 
 def _require_ulid(effect_id: str) -> Any:

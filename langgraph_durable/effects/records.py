@@ -66,6 +66,8 @@ class EffectRecord:
     """Whether it took place and its result could not be stored."""
     idempotency_key: str
     """The idempotency key for the vendor: the same for every attempt until one definitely failed."""
+    output_hash: str | None = None
+    """The hash of the result as it was stored, in hex; it outlives the result."""
     unreadable: str | None = None
     """What of the effect's row cannot be read, and why. A damaged time is given as the last there is, or the first."""
 

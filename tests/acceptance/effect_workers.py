@@ -37,8 +37,8 @@ from langgraph_durable import (
     effect,
 )
 from langgraph_durable import saver as _saver
-from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._rows import ClaimKind, Transition
 from langgraph_durable.errors import DurableError, EffectError
 from tests.acceptance.driving import thread
 from tests.acceptance.graphs import Graph
@@ -294,14 +294,14 @@ class _Points:
 
         async def claim_effect(*args: Any, **kwargs: Any) -> Any:
             kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
-            if kind == sql.EXISTING and row.state in ("claimed", "issued") and not self._said_waiting:
+            if kind is ClaimKind.EXISTING and row.state in ("claimed", "issued") and not self._said_waiting:
                 self._said_waiting = True
                 self.say("waits", row.state)
             return kind, row
 
-        def move_effect(db: Any, effect_id: Any, outcome: Any, **kwargs: Any) -> Any:
-            point = {"issued": "issue", "completed": "complete"}.get(outcome.state)
-            return self.around(point, lambda: move(db, effect_id, outcome, **kwargs))
+        def move_effect(db: Any, effect_id: Any, transition: Transition) -> Any:
+            point = {"issued": "issue", "completed": "complete"}.get(transition.outcome.state)
+            return self.around(point, lambda: move(db, effect_id, transition))
 
         kind = self._kind
 

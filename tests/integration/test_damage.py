@@ -327,7 +327,7 @@ def test_an_effect_in_no_known_state_is_listed_and_waits_for_a_decision(
     assert [e.effect_id for e in log.list()] == [e.effect_id for e in before]
     assert [e.effect_id for e in log.pending()] == [e.effect_id for e in pending]
     [damaged] = [e for e in log.pending() if e.thread_id == "damaged"]
-    assert "state: 'molten' is none that is known" in str(damaged.unreadable)
+    assert "state: 'molten' is not a known state" in str(damaged.unreadable)
     with pytest.raises(CheckpointCorruptedError, match=damaged.effect_id):
         log.resolve(damaged.effect_id, Happened("sent"))
     assert main(["effects", "list", "--database", conninfo]) == 0
@@ -355,7 +355,18 @@ def test_an_event_of_no_known_state_is_told(
     assert "is none that is known" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("change", ["state = 'molten'", "asked = '{{NULL}}'"])
+def damage_notes(conninfo: str, where: str) -> None:
+    """Give effects a note of a kind that is not known."""
+    damage(conninfo, "ALTER TABLE {s}.effect_notes DROP CONSTRAINT effect_notes_kind_check")
+    damage(
+        conninfo,
+        "WITH damaged AS (UPDATE {s}.effects SET note_count = note_count + 1 "
+        f"WHERE {where} RETURNING effect_id) "
+        "INSERT INTO {s}.effect_notes (effect_id, kind) SELECT effect_id, 'molten' FROM damaged",
+    )
+
+
+@pytest.mark.parametrize("change", ["state = 'molten'", "notes = 'molten'"])
 def test_a_call_is_told_that_the_row_of_its_effect_is_damaged(
     saver: DurableSaver, conninfo: str, change: str
 ) -> None:
@@ -363,7 +374,10 @@ def test_a_call_is_told_that_the_row_of_its_effect_is_damaged(
     with log.effect("send", key="k") as e:
         e.issue()  # and whether it was sent is not known
     allow_any_state(conninfo)
-    damage(conninfo, f"UPDATE {{s}}.effects SET {change} WHERE tool = 'send'")
+    if change.startswith("notes"):
+        damage_notes(conninfo, "tool = 'send'")
+    else:
+        damage(conninfo, f"UPDATE {{s}}.effects SET {change} WHERE tool = 'send'")
     [damaged] = log.list(tool="send")
     with pytest.raises(CheckpointCorruptedError, match=damaged.effect_id), log.effect("send", key="k"):
         pytest.fail("it ran again")
@@ -388,9 +402,7 @@ def test_a_question_that_names_a_damaged_effect_says_so(saver: DurableSaver, con
     at: Any = config_of("damaged")
     at["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": waiting.checkpoint_id}
     saver.put_writes(at, [("__interrupt__", [Interrupt(value={"effect": lost.effect_id}, id="i")])], "task 2")
-    damage(
-        conninfo, "UPDATE {s}.effects SET asked = '{{NULL}}' WHERE thread_id = 'damaged' AND tool = 'lose'"
-    )
+    damage_notes(conninfo, "thread_id = 'damaged' AND tool = 'lose'")
     found = {w.interrupt_id: w.unreadable for w in saver.pending_interrupts()}
     assert len(found) == 4
     assert lost.effect_id in str(found.pop("i"))

@@ -34,8 +34,9 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
+from langgraph_durable.effects import _claim
 from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._claim import Guard
+from langgraph_durable.effects._rows import Transition
 from langgraph_durable.effects.log import log_in
 from langgraph_durable.errors import (
     EffectAbandonedError,
@@ -224,9 +225,8 @@ async def test_a_refused_connection_keeps_the_vendors_key(log: Log, conninfo: st
         assert e.attempts == 4
         await e.complete()
     assert keys[0] == keys[1] == keys[2] != keys[3]
-    with psycopg.connect(conninfo) as connection:  # what is remembered does not grow with the attempts
-        [(asked,)] = connection.execute("SELECT asked FROM langgraph_durable.effects").fetchall()
-    assert [memory.partition(" ")[0] for memory in asked] == ["claim"]
+    with psycopg.connect(conninfo) as connection:  # attempts leave no notes
+        assert connection.execute("SELECT * FROM langgraph_durable.effect_notes").fetchall() == []
 
 
 async def test_a_refused_connection_that_was_handled_proves_nothing(log: Log) -> None:
@@ -369,7 +369,7 @@ async def test_arguments_are_compared_by_what_they_say(log: Log) -> None:
 
 async def test_an_effect_that_goes_on_elsewhere(log: Log) -> None:
     async with log.effect() as e:
-        with pytest.raises(EffectInFlightError, match="still goes on"):
+        with pytest.raises(EffectInFlightError, match="still in flight"):
             async with log.effect(policy=EffectPolicy(wait=timedelta(milliseconds=50))):
                 pytest.fail("it ran twice")
         await e.complete(1)
@@ -480,7 +480,7 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
 async def test_another_claim_whose_answer_was_lost_is_still_ours(
     conninfo: str, proxy: Proxy, drive: Driver, issued: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def before_claim(guard: Guard) -> None:
+    async def before_claim(call: Any) -> None:
         if losing and not issued:
             proxy.lose_next_answer()
 
@@ -489,7 +489,7 @@ async def test_another_claim_whose_answer_was_lost_is_still_ours(
             proxy.lose_next_answer()
         return Undetermined()
 
-    monkeypatch.setattr(Guard, "_await_checkpoints", before_claim)
+    monkeypatch.setattr(_claim, "_await_checkpoints", before_claim)
     policy = EffectPolicy(verify=before_taking_over, on_unknown="retry", wait=timedelta(seconds=1))
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
@@ -650,7 +650,7 @@ async def test_a_verify_that_raises(log: Log) -> None:
 
 async def test_a_verify_that_returns_something_else(log: Log) -> None:
     await log.leave_unknown()
-    with pytest.raises(EffectError, match="return Happened"):
+    with pytest.raises(EffectError, match="Return Happened"):
         async with log.effect(policy=verified(True)):
             pytest.fail("it ran twice")
     assert (await log.only()).state == "unknown"
@@ -1023,10 +1023,10 @@ async def test_a_decision_whose_answer_was_lost_was_taken(
 ) -> None:
     move, losses = ops.move_effect, [proxy.lose_next_answer]
 
-    async def losing(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["actor"] == "ann" and losses:
+    async def losing(db: Any, effect_id: Any, transition: Transition) -> Any:
+        if transition.actor == "ann" and losses:
             losses.pop()()
-        return await move(*args, **kwargs)
+        return await move(db, effect_id, transition)
 
     monkeypatch.setattr(ops, "move_effect", losing)
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
