@@ -14,10 +14,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable._checkpoints.codec import Codec, decode_checkpoint, encode_value
+from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.decoding import decode_checkpoint
 from langgraph_durable._checkpoints.read import get_checkpoint
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import Fold, StoredCheckpoint
+from langgraph_durable._checkpoints.serialization import encode_value
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._retention.plan import Node
 from langgraph_durable.errors import CheckpointCorruptedError, CompactionRefusedError, DurableError
@@ -52,7 +54,7 @@ async def fold_checkpoint(
         UnserializableValueError: What the graph's reducers made cannot be stored.
     """
     ref = CheckpointRef(thread_id, node.checkpoint_ns, node.checkpoint_id)
-    stored = await get_checkpoint(db, ref, codec.reader)
+    stored = await get_checkpoint(db, ref, codec)
     if stored is None:
         return None
     before = decode_checkpoint(codec.serde, stored)

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from langgraph_durable._checkpoints.get_statements import GET_BY_ID
-from langgraph_durable._checkpoints.read import are_texts, assemble_page, pair_versions, segmented_values
+from langgraph_durable._checkpoints.put import FOLD_CHANNELS, fold_row
+from langgraph_durable._checkpoints.read import (
+    GET_BY_ID,
+    are_texts,
+    assemble_page,
+    pair_versions,
+    segmented_values,
+)
 from langgraph_durable._checkpoints.rows import Fold
-from langgraph_durable._checkpoints.sent_rows import fold_row
 from langgraph_durable._postgres.arrays import text_array
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.locks import LOCK_THREAD
@@ -90,7 +95,7 @@ async def remove_checkpoints(
 async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, fold: Fold) -> None:
     *_, rows = await session.pipeline(
         (LOCK_THREAD, (thread_id,)),
-        (sql.FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
+        (FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
         (GET_BY_ID, {"thread": thread_id, "ns": fold.checkpoint_ns, "id": fold.checkpoint_id}),
     )
     page = assemble_page(rows)  # nothing if it was deleted since it was read

@@ -111,7 +111,7 @@ async def test_names_no_key_can_hold(driven: Saver, conninfo: str, writes: Any) 
         ({"before": {"configurable": {}}}, "before"),
         ({"before": {"configurable": {"checkpoint_id": None}}}, "before"),
         ({"before": "1ef"}, "before"),
-        ({"before": {"configurable": {"checkpoint_id": "tells-no-time"}}}, "tells no time"),
+        ({"before": {"configurable": {"checkpoint_id": "tells-no-time"}}}, "holds no time"),
         ({"limit": -1}, "limit"),
         ({"limit": "3"}, "limit"),
         ({"limit": True}, "limit"),

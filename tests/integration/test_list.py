@@ -16,9 +16,9 @@ from psycopg.types.json import Jsonb
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._checkpoints import listing as _listing
-from langgraph_durable._checkpoints.codec import decode_checkpoint
+from langgraph_durable._checkpoints.decoding import decode_checkpoint
 from langgraph_durable._checkpoints.filters import filter_matches
-from langgraph_durable._checkpoints.listing import CheckpointWalk
+from langgraph_durable._checkpoints.listing import PAGE_SIZE
 from langgraph_durable.errors import CheckpointCorruptedError
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver
@@ -167,7 +167,7 @@ async def test_a_thread_deleted_during_the_walk_ends_it(driven: Saver) -> None:
         seen += 1
         if seen == 1:
             await driven.adelete_thread("t")
-    assert seen == CheckpointWalk.page_size
+    assert seen == PAGE_SIZE
 
 
 def test_a_long_walk_holds_one_page_in_memory(
@@ -204,7 +204,7 @@ def test_a_long_walk_holds_one_page_in_memory(
     finally:
         tracemalloc.stop()
     assert walked == 10_001
-    assert peak < 4 * CheckpointWalk.page_size * 4000  # bytes; all of it would be 40 MB
+    assert peak < 4 * PAGE_SIZE * 4000  # bytes; all of it would be 40 MB
 
 
 # --- decoded some at a time ---
@@ -213,7 +213,7 @@ def test_a_long_walk_holds_one_page_in_memory(
 async def test_however_many_are_decoded_at_once(driven: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await put_chain(driven, 9)
     for at_once in (1, 1000, 1 << 30):
-        monkeypatch.setattr(_listing, "_AT_ONCE", at_once)
+        monkeypatch.setattr(_listing, "_BATCH_BYTES", at_once)
         assert await listed_ids(driven, config_for("t")) == ids
         assert await listed_ids(driven, config_for("t"), limit=4) == ids[:4]
         decided_there: dict[str, Any] = {"source": "input"}

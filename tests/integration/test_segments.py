@@ -53,7 +53,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(len(planned[0]))
         return planned
 
-    monkeypatch.setattr("langgraph_durable._checkpoints.sent_rows.plan_segments", plan)
+    monkeypatch.setattr("langgraph_durable._checkpoints.put.plan_segments", plan)
     return numbers
 
 
@@ -125,7 +125,7 @@ async def test_a_page_fetches_each_segment_once(conninfo: str, monkeypatch: pyte
         fetched.append(hash_)
         return opened(hash_, *args)
 
-    monkeypatch.setattr("langgraph_durable._checkpoints.codec.open_segment", spy)
+    monkeypatch.setattr("langgraph_durable._segments.reading.open_segment", spy)
     async with DurableSaver.from_conn_string(conninfo, segment_cache_bytes=0) as saver:
         found = [t async for t in saver.alist(config_for("t"))]
     assert [len(t.checkpoint["channel_values"]["messages"]) for t in found] == [*range(149, 99, -1)]
@@ -270,7 +270,7 @@ async def test_a_prune_between_the_two_queries_of_a_get(
                 other.prune(["t"])
         return await fill(db, reader, values)
 
-    monkeypatch.setattr("langgraph_durable._segments.reading.fill_values", late)
+    monkeypatch.setattr("langgraph_durable._checkpoints.read.fill_values", late)
     async with DurableSaver.from_conn_string(conninfo) as cold:
         assert await get_values(cold, config_for("t")) == {"messages": LONG[150:]}
         assert pruned
@@ -407,7 +407,7 @@ async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -
         assert len(hashes(conninfo)) - before <= 2
     async with encrypted(conninfo, segment_key=KEY[::-1]) as other:
         await put(other, config_for("other"), values)
-        with pytest.raises(CheckpointCorruptedError, match="not those of its hash"):
+        with pytest.raises(CheckpointCorruptedError, match="do not match its hash"):
             await get_values(other, stored)
     async with DurableSaver.from_conn_string(conninfo) as plain:
         await put(plain, config_for("plain"), values)

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
+from importlib import import_module
+from importlib.resources import files
+from pkgutil import walk_packages
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable._checkpoints import get_statements as _get_statements
-from langgraph_durable._checkpoints import put_statements as _put_statements
+import langgraph_durable
+from langgraph_durable._checkpoints.put import add_values, writes_row
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import WriteRow
-from langgraph_durable._checkpoints.sent_rows import add_values, writes_row
-from langgraph_durable._inspect import statements as _reading_statements
-from langgraph_durable._postgres import statement as _statements
 from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.statement import RowsStatement, Statement, render
-from langgraph_durable._retention import statements as _retention_statements
-from langgraph_durable._retention import stats_statements as _storage_statements
 from langgraph_durable._segments.values import EncodedValue
-from langgraph_durable.effects import _statements as _effect_statements
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
-STATEMENTS: dict[str, Statement] = {}
-for module in (
-    _statements,
-    _put_statements,
-    _get_statements,
-    _retention_statements,
-    _effect_statements,
-    _reading_statements,
-    _storage_statements,
-):
-    for name, s in vars(module).items():
-        if isinstance(s, Statement):
-            STATEMENTS[name] = s
-        elif isinstance(s, RowsStatement):
-            STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
+
+def find_statements() -> dict[str, Statement]:
+    """Return the statements that the package's modules name; of one that stores rows, both forms.
+
+    Raises:
+        AssertionError: Two statements have one name.
+    """
+    found: dict[str, Statement] = {}
+    for module in walk_packages(langgraph_durable.__path__, "langgraph_durable."):
+        if module.name.endswith("__main__"):
+            continue
+        for name, value in vars(import_module(module.name)).items():
+            forms: dict[str, Statement] = {}
+            if isinstance(value, Statement):
+                forms = {name: value}
+            elif isinstance(value, RowsStatement):
+                forms = {f"{name}.one": value.one, f"{name}.many": value.many}
+            for form, statement in forms.items():
+                assert found.setdefault(form, statement) is statement, f"two statements are named {form}"
+    return found
+
+
+STATEMENTS = find_statements()
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000
@@ -86,13 +92,24 @@ ANALYZE;
 # --- every statement prepares ---
 
 
-def test_statements_are_found() -> None:
-    assert {
-        "PUT_CHECKPOINTS.one",
-        "PUT_WRITES_FIRST_WINS.many",
-        "GET_LATEST",
-        "ERASE_THREAD",
-    } <= STATEMENTS.keys()
+def test_every_file_of_a_statement_is_loaded() -> None:
+    """A file that nothing loads, or that only a function loads, would not be prepared below."""
+    texts = [re.sub(r"\s+", "", statement.text) for statement in STATEMENTS.values()]
+    unused = []
+    for folder in files("langgraph_durable").iterdir():
+        sql_files = folder / "sql"
+        if not sql_files.is_dir():
+            continue
+        for file in sql_files.iterdir():
+            text = re.sub(r"^[ \t]*--.*\n", "", file.read_text(), flags=re.MULTILINE)
+            text = text.replace("{", "{{").replace("}", "}}")
+            text = re.sub(r"\{\{(schema|schema_name)\}\}", r"{\1}", text)
+            # What is filled in at import is not in the file.
+            parts = [re.sub(r"\s+", "", part) for part in re.split(r"\{\{(?:given|page)\}\}", text)]
+            if not any(all(part in statement for part in parts) for statement in texts):
+                unused.append(file.name)
+    assert STATEMENTS
+    assert not unused
 
 
 def test_every_statement_prepares(conninfo: str) -> None:
@@ -145,8 +162,8 @@ def _checkpoint(thread_id: str, number: int) -> SentRow:
             "value_channels": ["a", "b"],
             "value_versions": [f"v-{number}", "v-new"],
             "delta_channels": [],
-            "kept": ["c"],
-            "kept_versions": [f"v-{number}"],
+            "unmentioned_channels": ["c"],
+            "unmentioned_versions": [f"v-{number}"],
         }
     )
     sent.add_bytes(b"\0" * 400)

@@ -187,7 +187,7 @@ def test_what_is_loaded_again_is_what_the_serializer_makes(values: list[Any]) ->
 @given(values=listings(), room=st.integers(0, 10_000))
 def test_when_there_is_room_for_little(values: list[Any], room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_message_copies, "_ROOM", room)
+        patch.setattr(_message_copies, "_CACHE_BYTES", room)
         assert_law(values, copying_messages(SERDE).loads_typed)
 
 
@@ -202,7 +202,7 @@ TALK = [
 @pytest.mark.parametrize("lost", ["parts", "extra", "sharing"])
 def test_the_law_catches_a_copy_that_is_none(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     if lost == "parts":
-        monkeypatch.setattr(_message_copies, "_changing_parts", lambda places, seen: [])
+        monkeypatch.setattr(_message_copies, "_mutable_parts", lambda places, seen: [])
     elif lost == "extra":
         monkeypatch.setattr(_message_copies, "_copier", lambda value, seen: dict)
     else:
@@ -300,7 +300,7 @@ def test_what_stands_in_two_places_is_not_copied() -> None:
     shared: list[Any] = [1]
     message = HumanMessage("x")
     message.additional_kwargs = {"a": shared, "b": shared}
-    with pytest.raises(_message_copies._NotCopied):
+    with pytest.raises(_message_copies._NotCopyable):
         _message_copies._message_copier(message, set())
 
 

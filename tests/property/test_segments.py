@@ -17,7 +17,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_durable import DurableSaver
-from langgraph_durable._segments import values as _segments
+from langgraph_durable._segments import chunking
+from langgraph_durable._segments import values as segment_values
 from tests.checkpoints import checkpoint_with, config_for
 from tests.conftest import Databases
 
@@ -42,15 +43,15 @@ def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def make_tiny(patch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "_SHORTEST_VALUE": 3,
-        "_SMALLEST": 2,
-        "_LARGEST": 40,
-        "_RATE": 2**32 // 6,
-        "_SMALLEST_INDEX": 2,
-        "_LARGEST_INDEX": 4,
-    }.items():
-        patch.setattr(_segments, name, value)
+    for module, name, value in (
+        (segment_values, "_SHORTEST_VALUE", 3),
+        (segment_values, "_SMALLEST_INDEX", 2),
+        (segment_values, "_LARGEST_INDEX", 4),
+        (chunking, "_SMALLEST", 2),
+        (chunking, "_LARGEST", 40),
+        (chunking, "_RATE", 2**32 // 6),
+    ):
+        patch.setattr(module, name, value)
 
 
 # --- cutting: pure ---
@@ -107,7 +108,7 @@ values: st.SearchStrategy[Any] = st.one_of(
 
 
 def assert_cut_well(data: bytes) -> list[bytes]:
-    found = _segments.cut(data)
+    found = chunking.cut(data)
     if found is None:
         return []
     head, bounds = found
@@ -313,6 +314,8 @@ def test_sizes_far_apart(savers: list[DurableSaver], conninfo: str) -> None:
 def test_the_law_catches_a_tail_that_is_lost(
     savers: list[DurableSaver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_durable._checkpoints.codec.join", lambda value, _: b"".join(value.parts))
+    monkeypatch.setattr(
+        "langgraph_durable._checkpoints.serialization.join", lambda value, _: b"".join(value.parts)
+    )
     with pytest.raises(Exception, match=r"cannot read|assert"):
         test_sizes_far_apart(savers, "")
