@@ -49,7 +49,8 @@ from langgraph_durable._validation import (
     require_seconds,
     require_segment_key,
 )
-from langgraph_durable.effects.log import EffectLog, log_of
+from langgraph_durable.effects._lookup import log_of
+from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.errors import InvalidConfigError
 
 """Of a new thread's versions: as many as other savers write, since a shorter number compares as newer than theirs."""

@@ -137,7 +137,7 @@ class Guard:
         ):
             return await self.replay(known)
         await self._await_checkpoints()
-        deadline = time.monotonic() + self.policy.wait.total_seconds()
+        deadline = time.monotonic() + self.policy.wait_timeout.total_seconds()
         delay = _FIRST_WAIT
         while True:
             asked_at = time.monotonic()
@@ -375,7 +375,7 @@ class Guard:
         """
         if self.is_alone or self.place is None:
             return
-        deadline = time.monotonic() + self.policy.wait.total_seconds()
+        deadline = time.monotonic() + self.policy.wait_timeout.total_seconds()
         while self.place.execution.running and time.monotonic() < deadline:
             await self.db.sleep(_FIRST_WAIT)
 

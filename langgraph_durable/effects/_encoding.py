@@ -11,7 +11,7 @@ from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.serialization import decode, encode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.session import Row
-from langgraph_durable.effects._keys import canonical, digest, idempotency_key_of
+from langgraph_durable.effects._keys import idempotency_key_of
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._store import Call, EffectRow
 from langgraph_durable.effects.records import EffectEvent, EffectRecord, event_fault
@@ -98,7 +98,15 @@ def event_of(effect_id: str, row: Row) -> EffectEvent:
 
 
 def call_of(
-    serde: SerializerProtocol, tool: str, scope: str, key: bytes, args: Any, place: Place | None, **ids: Any
+    serde: SerializerProtocol,
+    tool: str,
+    scope: str,
+    key: bytes,
+    args: Any,
+    place: Place | None,
+    *,
+    input_hash: bytes,
+    **ids: Any,
 ) -> Call:
     """Return a call as it is kept."""
 
@@ -117,4 +125,4 @@ def call_of(
             "task_id": place.task_id,
             "run_id": place.run_id,
         }
-    return Call(key, tool, scope, digest(tool, canonical(args)), encode_input, **located, **ids)
+    return Call(key, tool, scope, input_hash, encode_input, **located, **ids)

@@ -87,7 +87,7 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
             # Not from when it began: a slow body may send what it sends at its end.
             ended = row.lease_until or row.attempted_at
             # When it ended is not known of a damaged row: then it is not for the clock to decide.
-            rest = timedelta.max if isinstance(ended, OutOfRange) else policy.settle - (row.now - ended)
+            rest = timedelta.max if isinstance(ended, OutOfRange) else policy.verify_after - (row.now - ended)
             if rest <= timedelta(0):
                 await resolve(
                     guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"
