@@ -1498,7 +1498,7 @@ def test_policies_that_make_no_sense(options: Any) -> None:
         READ_ONLY.replace(**options)
 
 
-@pytest.mark.parametrize("unknown", ["settle", "wait", "vendor_window"])
+@pytest.mark.parametrize("unknown", ["settle", "wait", "window"])
 def test_unknown_policy_fields_are_refused(unknown: str) -> None:
     options: Any = {unknown: 1}
     for create in (EffectPolicy, READ_ONLY.replace, effect):
