@@ -34,7 +34,8 @@ from langgraph_durable._postgres.pools import OwnPools
 from langgraph_durable._retention.methods import RetentionMethods
 from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
 from langgraph_durable._validation import require_pool_sizes, require_prepare_threshold, require_seconds
-from langgraph_durable.effects.log import EffectLog, log_of
+from langgraph_durable.effects._lookup import log_of
+from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.errors import InvalidConfigError
 
 

@@ -6,15 +6,14 @@ import argparse
 import getpass
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
 from langgraph_durable._inspect.plain_json import plain
 from langgraph_durable.cli.output import add_command, escape_unprintable, open_saver, row, short, show_age
-from langgraph_durable.effects import EffectRecord, Happened, NotHappened
-from langgraph_durable.effects.policy import Finding
+from langgraph_durable.effects import EffectRecord, Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectError
 
 _SEVERAL_STATES = ("claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned")
@@ -59,9 +58,7 @@ def _list(options: argparse.Namespace) -> int:
     with open_saver(options) as saver:
         log = saver.effects
         if options.all or options.state:
-            found: Sequence[EffectRecord] = log.list(
-                state=options.state, tool=options.tool, thread_id=options.thread, limit=None
-            )
+            found = list(log.list(state=options.state, tool=options.tool, thread_id=options.thread))
         else:
             found = [e for e in log.pending(options.thread) if options.tool in (None, e.tool)]
     if options.json:

@@ -73,7 +73,7 @@ async def _let_others_end(call: EffectCall) -> None:
     """
     if call.is_alone or call.place is None:
         return
-    deadline = time.monotonic() + call.policy.wait.total_seconds()
+    deadline = time.monotonic() + call.policy.wait_timeout.total_seconds()
     while call.place.execution.running and time.monotonic() < deadline:
         await call.db.sleep(_FIRST_WAIT)
 
@@ -170,7 +170,7 @@ class _Wait:
 
 async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
     """Claim the effect, or follow its moves until it is completed or an error says why it cannot be claimed."""
-    wait, late = _Wait(call.policy.wait), 0
+    wait, late = _Wait(call.policy.wait_timeout), 0
     while True:
         claimed_at = time.monotonic()
         kind, row = await _claim(call, state)
@@ -191,7 +191,7 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
         late += wait.is_over
         if late == _LATE_CLAIMS:
             raise EffectInFlightError(
-                f"{describe(row)} was moved by others {late} times after wait={call.policy.wait} had passed. Its state "
+                f"{describe(row)} was moved by others {late} times after wait={call.policy.wait_timeout} had passed. Its state "
                 f"is {row.state}. Run again"
             )
 

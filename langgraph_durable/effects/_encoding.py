@@ -11,7 +11,7 @@ from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.serialization import decode, encode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.session import Row
-from langgraph_durable.effects._keys import canonical, digest, idempotency_key_of
+from langgraph_durable.effects._keys import digest, idempotency_key_of
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._rows import EffectRequest, EffectRow
 from langgraph_durable.effects.records import EffectEvent, EffectRecord, event_fault
@@ -104,7 +104,15 @@ def event_of(effect_id: str, row: Row) -> EffectEvent:
 
 
 def request_of(
-    serde: SerializerProtocol, tool: str, scope: str, key: bytes, args: Any, place: Place | None, **ids: Any
+    serde: SerializerProtocol,
+    tool: str,
+    scope: str,
+    key: bytes,
+    args: Any,
+    place: Place | None,
+    *,
+    input_hash: bytes,
+    **ids: Any,
 ) -> EffectRequest:
     """Return the effect that a call asks for."""
 
@@ -123,4 +131,4 @@ def request_of(
             "task_id": place.task_id,
             "run_id": place.run_id,
         }
-    return EffectRequest(key, tool, scope, digest(tool, canonical(args)), encode_input, **located, **ids)
+    return EffectRequest(key, tool, scope, input_hash, encode_input, **located, **ids)

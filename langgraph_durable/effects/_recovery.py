@@ -146,7 +146,9 @@ async def _apply_finding(call: EffectCall, row: EffectRow, finding: Finding, dea
         # Counted from the end of the attempt: a slow body may send its request last.
         ended = row.lease_until or row.attempted_at
         # The end of a damaged row is not known, so the clock cannot decide.
-        rest = timedelta.max if isinstance(ended, OutOfRange) else call.policy.settle - (row.now - ended)
+        rest = (
+            timedelta.max if isinstance(ended, OutOfRange) else call.policy.verify_after - (row.now - ended)
+        )
         if rest > timedelta(0):
             return await _sleep_until(call, rest, deadline)
     await resolve(call.db, call.serde, row, Decision(finding, "verified", owner(), "verified"))

@@ -342,12 +342,12 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         verify=look if request.verify else None,
         on_unknown=request.on_unknown,
         scope=request.scope,
-        settle=datetime.timedelta(seconds=request.settle),
+        verify_after=request.settle,
         idempotency_window=datetime.timedelta(seconds=request.idempotency_window)
         if request.idempotency_window is not None
         else None,
         lease=datetime.timedelta(seconds=request.lease),
-        wait=datetime.timedelta(seconds=request.wait),
+        wait_timeout=request.wait,
         failed_on=request.failed_on,
     )
 
@@ -357,12 +357,12 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         points("after response")
         return answer
 
-    @effect(policy, key=(lambda order, cents: order) if request.named else None)
+    @effect(policy=policy, key=(lambda order, cents: order) if request.named else None)
     def pay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
         return send(order, cents, current_effect().idempotency_key)
 
-    @effect(policy, key=(lambda order, cents: order) if request.named else None, name="pay")
+    @effect(policy=policy, key=(lambda order, cents: order) if request.named else None, name="pay")
     async def apay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
         return await asyncio.to_thread(send, order, cents, current_effect().idempotency_key)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from typing_extensions import TypedDict
 
 from langgraph_durable import DurableSaver, effect
-from langgraph_durable.effects.log import log_in
+from langgraph_durable.effects._lookup import log_in
 from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.otel import instrument
 from tests.acceptance.driving import thread
@@ -68,7 +68,7 @@ async def test_a_bare_effect_is_paid_once(saver: DurableSaver, world: World, asy
     before = [s async for s in graph.aget_state_history(thread()) if "tools" in s.next][-1]
     assert told(await graph.ainvoke(None, before.config)) == ["did a", "did b"]
     assert world.done == ["a", "b"]
-    assert [record.state for record in await saver.effects.alist()] == ["completed"]
+    assert [record.state async for record in saver.effects.alist()] == ["completed"]
 
 
 async def test_a_raw_node_that_is_run_again_pays_once(saver: DurableSaver, world: World) -> None:

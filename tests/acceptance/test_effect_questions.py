@@ -324,7 +324,7 @@ async def test_questions_beside_each_other_in_one_task(
     with suppress(TimeoutError):  # or the question comes first
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     log = saver.effects
-    while sorted(r.tool for r in await log.alist(state="unknown")) != ["lose", "lose"]:
+    while sorted([r.tool async for r in log.alist(state="unknown")]) != ["lose", "lose"]:
         with suppress(TimeoutError, EffectError):
             await drive.invoke(graph, None, thread(), durability="sync")
     result = await drive.invoke(graph, None, thread())

@@ -589,7 +589,7 @@ def test_wrong_arguments(saver: DurableSaver) -> None:
     pytest.importorskip("langchain.agents", reason="langchain is not installed")
     from langgraph_durable import EffectMiddleware
 
-    with pytest.raises(InvalidConfigError, match=r"EffectLog\.from_saver"):
+    with pytest.raises(InvalidConfigError, match=r"Pass saver\.effects"):
         EffectMiddleware(saver)  # type: ignore[arg-type]
 
 

@@ -289,9 +289,8 @@ async def test_questions_about_effects_name_them(saver: DurableSaver, drive: Dri
     log = saver.effects
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, {"trail": []}, thread())
-    while (
-        len(await log.alist(state="unknown")) < 2
-    ):  # the one that failed first may have kept the other from its body
+    # The one that failed first may have kept the other from its body.
+    while len([e async for e in log.alist(state="unknown")]) < 2:
         with suppress(TimeoutError):
             await drive.invoke(graph, None, thread())
     await drive.invoke(graph, None, thread())

@@ -115,10 +115,10 @@ def test_an_effect_with_a_damaged_time_is_listed_and_so_are_the_others(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str], column: str, time: str
 ) -> None:
     log = saver.effects
-    before, pending = log.list(), log.pending()
+    before, pending = list(log.list()), log.pending()
     assert [e.unreadable for e in before] == [None] * len(before)
     damage(conninfo, f"UPDATE {{s}}.effects SET {column} = '{time}' WHERE thread_id = 'damaged'")
-    after = log.list()
+    after = list(log.list())
     assert [(e.effect_id, e.state, e.args) for e in after] == [(e.effect_id, e.state, e.args) for e in before]
     for record in after:
         if record.thread_id == "damaged":
@@ -130,7 +130,7 @@ def test_an_effect_with_a_damaged_time_is_listed_and_so_are_the_others(
         else:
             assert record.unreadable is None
     assert [e.effect_id for e in log.pending()] == [e.effect_id for e in pending]
-    assert log.list(thread_id="damaged") == [e for e in after if e.thread_id == "damaged"]
+    assert list(log.list(thread_id="damaged")) == [e for e in after if e.thread_id == "damaged"]
     for options in ([], ["--all"], ["--all", "--json"]):
         assert main(["effects", "list", *options, "--database", conninfo]) == 0
         assert f"{column}: infinite" in capsys.readouterr().out
@@ -321,7 +321,7 @@ def test_an_effect_in_no_known_state_is_listed_and_waits_for_a_decision(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = saver.effects
-    before, pending = log.list(), log.pending()
+    before, pending = list(log.list()), log.pending()
     allow_any_state(conninfo)
     damage(conninfo, "UPDATE {s}.effects SET state = 'molten' WHERE thread_id = 'damaged' AND tool = 'lose'")
     assert [e.effect_id for e in log.list()] == [e.effect_id for e in before]
@@ -344,7 +344,7 @@ def test_an_event_of_no_known_state_is_told(
         f"UPDATE {{s}}.effect_events SET {column} = 'molten' WHERE {OF_THREAD} AND to_state = 'unknown'",
     )
     [why] = unreadable(saver)
-    assert f"{column}: 'molten' is none that is known" in why
+    assert f"{column}: 'molten' is not a known state" in why
     assert len(list(saver.timeline("damaged"))) == len(before)
     assert main(["timeline", "damaged", "--database", conninfo]) == 0
     log = saver.effects
@@ -352,7 +352,7 @@ def test_an_event_of_no_known_state_is_told(
     assert [e.unreadable for e in log.history(lost.effect_id)] == [None, why]
     assert lost.effect_id in why
     assert main(["effects", "show", lost.effect_id, "--database", conninfo]) == 0
-    assert "is none that is known" in capsys.readouterr().out
+    assert "is not a known state" in capsys.readouterr().out
 
 
 def damage_notes(conninfo: str, where: str) -> None:

@@ -151,7 +151,7 @@ class Reader:
     def of_healthy(self) -> dict[str, Any]:
         """Read all threads at once, and each healthy one: nothing of that may fail, or be left out."""
         waiting = [replace(w, age=timedelta(0)) for w in self.saver.pending_interrupts()]
-        effects, pending = self.log.list(limit=None), self.log.pending()
+        effects, pending = list(self.log.list()), self.log.pending()
         said: dict[str, Any] = {
             "inbox": [w for w in waiting if w.thread_id in THREADS[1:]],
             "effects": [e for e in effects if e.thread_id in THREADS[1:]],
