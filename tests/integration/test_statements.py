@@ -16,7 +16,8 @@ from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import WriteRow
 from langgraph_durable._checkpoints.sent_rows import add_values, writes_row
 from langgraph_durable._inspect import statements as _reading_statements
-from langgraph_durable._postgres import statement as _statements
+from langgraph_durable._postgres import locks as _locks
+from langgraph_durable._postgres import migrate as _migrate
 from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.statement import RowsStatement, Statement, render
 from langgraph_durable._retention import statements as _retention_statements
@@ -28,7 +29,8 @@ from tests.conftest import Databases
 
 STATEMENTS: dict[str, Statement] = {}
 for module in (
-    _statements,
+    _locks,
+    _migrate,
     _put_statements,
     _get_statements,
     _retention_statements,
