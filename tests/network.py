@@ -1,4 +1,4 @@
-"""A network between a test and its proxy that loses packets, where the test may make one."""
+"""A network between a test and its proxy that drops packets, where the test may make one."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Network:
             os.close(descriptor)
 
     def drop(self, port: int) -> None:
-        """From now on, lose every packet to a port, acknowledgements too; those to other ports arrive."""
+        """From now on, drop every packet to a port, acknowledgements too; those to other ports arrive."""
         self._dropped.add(port)
         self._rule("add", port)
 
     def restore(self) -> None:
-        """Lose no more packets; or what still waits for one would wait long after its test."""
+        """Stop dropping packets; otherwise connections would wait for them long after the test."""
         while self._dropped:
             self._rule("del", self._dropped.pop())
 
@@ -63,7 +63,7 @@ def _ip(*arguments: str) -> None:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """Make a network of the test's own, or skip the test where it may not."""
+    """Make a network for one test, or skip the test if that is not permitted."""
     if shutil.which("ip") is None or not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("packets are lost in a network namespace: that needs root, and iproute2")
     pid = os.getpid()

@@ -1,4 +1,4 @@
-"""A socket between a saver and its server: counts round trips, loses answers, feigns outages."""
+"""A proxy between a saver and its server: counts round trips, drops results, simulates outages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Proxy:
     """
 
     def __init__(self, conninfo: str, listener: socket.socket | None = None) -> None:
-        """Make one that listens on a TCP socket, or else on a Unix socket of its own."""
+        """Listen on a given TCP socket, or on a new Unix socket."""
         self.lead_to(conninfo)
         self._directory = Path(tempfile.mkdtemp(prefix="proxy-"))
         if listener is not None:

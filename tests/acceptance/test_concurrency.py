@@ -99,7 +99,7 @@ for _ in range(30):
 
 
 def test_an_event_loop_ends_while_its_pool_grows(conninfo: str) -> None:
-    # A loop that cannot end hangs the process: that is why it has one of its own.
+    # In a separate process, since an event loop that cannot end hangs it.
     ended = subprocess.run(
         [sys.executable, "-c", _LOOPS_THAT_END, conninfo],
         cwd=Path(__file__).parents[2],

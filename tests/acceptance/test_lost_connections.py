@@ -40,7 +40,7 @@ class Killer:
 @pytest.mark.filterwarnings("default::ResourceWarning")  # psycopg's, of the connections that were killed
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("build", [chain, delta_chain])
-async def test_a_run_outlives_its_connections(
+async def test_a_run_survives_killed_connections(
     saver: DurableSaver, conninfo: str, drive: Drive, durability: str, build: type
 ) -> None:
     killer = Killer(conninfo)
@@ -58,7 +58,7 @@ async def test_a_run_outlives_its_connections(
         assert steps == list(range(10, -2, -1))
 
 
-async def test_parallel_tasks_outlive_their_connections(
+async def test_parallel_tasks_survive_killed_connections(
     saver: DurableSaver, conninfo: str, drive: Drive
 ) -> None:
     killer = Killer(conninfo, "work 3", "work 7", "join")
@@ -74,7 +74,9 @@ async def test_parallel_tasks_outlive_their_connections(
     assert rows[0][0] == rows[0][1] > 0
 
 
-async def test_connections_killed_between_runs(saver: DurableSaver, conninfo: str, drive: Drive) -> None:
+async def test_runs_continue_after_connections_were_killed(
+    saver: DurableSaver, conninfo: str, drive: Drive
+) -> None:
     runs = Runs()
     graph = chain(saver, runs)
     for turn in range(3):

@@ -1,4 +1,4 @@
-"""Pools of one connection: a listing holds none while the caller's loop runs."""
+"""With a pool of one connection, a listing holds none while the body of the caller's loop runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Graphs without end, cancelled at random, over connections that are killed and a server that restarts.
+"""Run graphs for a long time, cancel some at random, kill connections and restart the server.
 
-Nothing acknowledged is lost, nothing is doubled, nothing leaks. `SOAK_SECONDS` says for how long (`make soak`: ten
-minutes, with 200 graphs at once); a few seconds if it is not set. What a run stored is checked when a few later runs
-have ended, then deleted, so that neither the database nor this process grows by design.
+Nothing acknowledged is lost, nothing is duplicated, nothing leaks. `SOAK_SECONDS` sets the duration: a few seconds by
+default, ten minutes with 200 concurrent graphs in `make soak`. Each run's rows are checked after a few later runs, then
+deleted, so that neither the database nor this process grows by design.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Remembering(DurableSaver):
 
 
 class Soak:
-    """The load, what troubles it, and what came of both."""
+    """The load, the faults, and the counts of both."""
 
     def __init__(self, cluster: EmbeddedPostgres, saver: Remembering) -> None:
         self.cluster = cluster
@@ -108,7 +108,7 @@ class Soak:
         await asyncio.gather(self.trouble(), *(self.run(str(number)) for number in range(GRAPHS)))
 
     async def run(self, name: str) -> None:
-        """Run graphs one after the other, each on a thread of its own."""
+        """Run graphs one after the other, each on a new thread."""
         behind: deque[tuple[str, bool]] = deque()
         turn, took = 0, 0.1
         while self.passed < 1:
@@ -123,7 +123,7 @@ class Soak:
             await self.check(thread_id, whole)
 
     async def run_once(self, thread_id: str, patience: float) -> bool:
-        """Run a graph on a new thread, and tell whether it was left alone; one that was cancelled is resumed."""
+        """Run a graph on a new thread, and resume it if it was cancelled. Return whether it was not cancelled."""
         graph, steps = random.choice(self.graphs)
         said = LONG if random.random() < 0.2 else []
         config = thread(thread_id)
@@ -145,7 +145,7 @@ class Soak:
         return not call.cancelled()
 
     async def check(self, thread_id: str, whole: bool) -> None:
-        """Check that what was acknowledged of a thread is there and loads; if it is `whole`, that nothing else is."""
+        """Check that what was acknowledged of a thread loads; if it is `whole`, that nothing else is stored."""
         acknowledged = self.saver.acknowledged.pop(thread_id)
         found = [found async for found in self.saver.alist(thread(thread_id))]
         values = {each.checkpoint["id"]: each.checkpoint["channel_values"] for each in found}
@@ -195,7 +195,7 @@ class Soak:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has; 0 where it cannot be told."""
+    """Bytes of memory of this process; 0 where the system does not report it."""
     gc.collect()
     with suppress(FileNotFoundError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -203,7 +203,7 @@ def resident_bytes() -> int:
 
 
 def open_files() -> int:
-    """The files and sockets that this process has open; 0 where it cannot be told."""
+    """The number of this process's open files and sockets; 0 where the system does not report it."""
     with suppress(FileNotFoundError):
         return len(list(Path("/proc/self/fd").iterdir()))
     return 0

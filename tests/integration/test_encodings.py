@@ -1,4 +1,4 @@
-"""Databases and environments with other encodings than UTF8: what is text stays text."""
+"""Text is stored unchanged in databases and environments with other encodings than UTF-8."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = "Größe 東京 😀"
 def odd_conninfo(
     request: pytest.FixtureRequest, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """A database where text is bytes to a client that says nothing of encodings."""
+    """A database that gives text as bytes to a client that does not set an encoding."""
     name = databases.create(encoding="SQL_ASCII" if request.param == "SQL_ASCII" else "UTF8")
     conninfo = databases.conninfo(name)
     if request.param == "environment":
@@ -79,7 +79,7 @@ async def test_graphs_run_with_any_text(odd_conninfo: str, drive: Driver) -> Non
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-async def test_conformance_on_bytes(driver: str, databases: Databases) -> None:
+async def test_conformance_on_a_sql_ascii_database(driver: str, databases: Databases) -> None:
     name = databases.create(encoding="SQL_ASCII")
 
     async def savers() -> AsyncGenerator[BaseCheckpointSaver[Any], None]:
@@ -95,7 +95,7 @@ async def test_conformance_on_bytes(driver: str, databases: Databases) -> None:
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 @pytest.mark.parametrize("source", ["pool", "connection", "conninfo"])
-async def test_another_encoding_of_the_callers_own_names_the_remedy(
+async def test_a_callers_other_encoding_raises_an_error_that_names_the_setting(
     conninfo: str, drive: Driver, source: str, encoding: str
 ) -> None:
     other = make_conninfo(conninfo, client_encoding=encoding)
@@ -116,7 +116,7 @@ async def test_another_encoding_of_the_callers_own_names_the_remedy(
                 await drive(saver, operation, *arguments)
 
 
-async def test_text_that_a_database_cannot_hold_is_refused(databases: Databases, drive: Driver) -> None:
+async def test_text_that_a_database_cannot_represent_is_refused(databases: Databases, drive: Driver) -> None:
     name = databases.create(encoding="LATIN1")
     async with DurableSaver.from_conn_string(databases.conninfo(name)) as saver:
         await drive(saver, "setup")

@@ -1,4 +1,4 @@
-"""What waits at the same time goes out in one transaction, and nobody can tell but by the time it takes."""
+"""Writes that wait at the same time share a transaction; callers notice no difference but the speed."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ CREATE TRIGGER arrive AFTER INSERT ON langgraph_durable.checkpoints FOR EACH ROW
 
 @pytest.fixture(autouse=True)
 async def enough_threads() -> None:
-    """As many as a test has calls, or the sync driver's calls would wait for each other."""
+    """As many threads as a test has calls; otherwise the sync driver's calls would wait for each other."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
 
 
 @pytest.fixture(autouse=True)
 def one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is one batch here, however much, and however slowly threads start; shares have a test of theirs."""
+    """Put all waiting writes into one batch, however slowly threads start; shares have a separate test."""
     monkeypatch.setattr(_group_commit, "LEAST_SHARE", 1000)
     for module in (_group_commit, _group_waiters):
         monkeypatch.setattr(module, "PATIENCE", 0.25)
@@ -77,7 +77,7 @@ async def saver(conninfo: str) -> AsyncIterator[DurableSaver]:
 
 
 class Locked:
-    """Threads locked as a prune locks them, until released."""
+    """Threads locked as by a prune, until released."""
 
     def __init__(self, conninfo: str, thread_ids: Sequence[str]) -> None:
         self.connection = psycopg.connect(conninfo, application_name="observer")
@@ -93,7 +93,7 @@ class Locked:
 async def busy(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Keep all writers busy, with threads that are locked, so that what else is written must wait at first."""
+    """Keep all writers busy with locked threads, so that other writes have to wait at first."""
     thread_ids = [f"busy {number}" for number in range(WRITERS)]
     await drive(saver, "get_tuple", config())
     locked = Locked(conninfo, thread_ids)
@@ -107,7 +107,7 @@ async def busy(
 
 
 def transactions(observer: Observer, table: str = "checkpoints") -> Counter[int]:
-    """Transaction -> rows of threads that are not busy."""
+    """Transaction id -> its rows of threads that are not busy."""
     rows = observer.rows(
         f"SELECT xmin::text::bigint FROM langgraph_durable.{table} WHERE thread_id NOT LIKE 'busy%'"
     )
@@ -121,21 +121,21 @@ def writes_of(thread_id: str, count: int = 1) -> tuple[Any, ...]:
 # --- together ---
 
 
-async def test_what_waits_goes_out_together(
+async def test_waiting_writes_share_a_transaction(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     async with busy(saver, conninfo, observer, drive) as others:
         calls = [drive(saver, "put", *a_put(f"thread {n}")) for n in range(20)]
         calls += [drive(saver, "put_writes", *writes_of(f"thread {n}")) for n in range(10, 30)]
         await asyncio.gather(*calls)
-        assert not any(put.done() for put in others)  # nor has it waited for who is waiting
+        assert not any(put.done() for put in others)  # and the others did not wait for them
         assert list(transactions(observer).values()) == [20]
         assert transactions(observer, "writes").keys() == transactions(observer).keys()
         assert sum(transactions(observer, "writes").values()) == 20
 
 
 @pytest.mark.parametrize("why_not", ["turned off", "one connection"])
-async def test_what_must_not_go_together(
+async def test_writes_are_separate_without_group_commit_or_pool(
     conninfo: str, observer: Observer, drive: Driver, why_not: str
 ) -> None:
     connection = psycopg.connect(conninfo, autocommit=True)
@@ -187,10 +187,10 @@ async def test_a_batch_is_bounded(
     assert 1 < max(count for (count,) in large) <= 5
 
 
-async def test_many_go_out_in_shares(
+async def test_many_waiting_writes_are_split_into_shares(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that one share is made ready here while others are under way: all at once they would come back at once."""
+    """So that one share is prepared while others are in flight; all of them together would also end together."""
     monkeypatch.setattr(_group_commit, "LEAST_SHARE", 16)
     count = 60
     async with busy(saver, conninfo, observer, drive):
@@ -206,8 +206,10 @@ async def test_many_go_out_in_shares(
     assert few == [(1,)]
 
 
-async def test_what_a_batch_leaves_is_freed_at_once(saver: DurableSaver, drive: Driver) -> None:
-    """Cycles would wait for the collector of garbage, whose pauses took a fifth of the time under load."""
+async def test_objects_of_a_batch_are_freed_without_the_garbage_collector(
+    saver: DurableSaver, drive: Driver
+) -> None:
+    """Reference cycles would wait for the garbage collector, whose pauses took a fifth of the time under load."""
     await drive(saver, "get_tuple", config())
     gc.collect()
     gc.disable()
@@ -245,7 +247,7 @@ WHERE thread_id LIKE 'thread %' ORDER BY 1
 
 
 class Text(str):
-    """Not exactly a str."""
+    """A subclass of str."""
 
     __slots__ = ()
 
@@ -282,7 +284,7 @@ def many_puts(rng: random.Random, thread_id: str) -> list[tuple[str, tuple[Any, 
     return calls
 
 
-async def test_a_batch_stores_what_each_would_store_alone(
+async def test_a_batch_stores_the_same_rows_as_separate_puts(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     rng = random.Random(11)
@@ -310,7 +312,7 @@ async def test_a_batch_stores_what_each_would_store_alone(
 # --- one after the other ---
 
 
-async def test_two_puts_of_one_key_are_one_after_the_other(
+async def test_puts_of_one_checkpoint_are_applied_in_order(
     saver: DurableSaver, conninfo: str, observer: Observer
 ) -> None:
     async with busy(saver, conninfo, observer, Driver("async")):
@@ -330,7 +332,7 @@ async def test_two_puts_of_one_key_are_one_after_the_other(
 async def test_a_threads_puts_keep_their_order(
     saver: DurableSaver, conninfo: str, observer: Observer, broken: bool
 ) -> None:
-    """Also when their batch fails, and they go alone. Ids that tell no time are ordered by their arrival."""
+    """Also when their batch fails and they run alone. Ids without a timestamp are ordered by arrival."""
     if broken:
         observer.rows(TROUBLE.format(times=2, what="RAISE EXCEPTION 'trouble'"))
     ids = [f"{random.random()}" for _ in range(12)]
@@ -346,7 +348,7 @@ async def test_a_threads_puts_keep_their_order(
     assert len(transactions(observer)) == (len(ids) if broken else 1)
 
 
-async def test_values_that_turn_out_missing_in_a_batch(
+async def test_a_put_in_a_batch_is_repeated_with_missing_values(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     async with busy(saver, conninfo, observer, drive):
@@ -358,7 +360,7 @@ async def test_values_that_turn_out_missing_in_a_batch(
     assert await drive(saver, "get", config("new")) == made
 
 
-async def test_a_refusal_in_a_batch_is_its_callers_own(
+async def test_a_refused_put_in_a_batch_fails_only_its_caller(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     stored = await drive(saver, "put", *a_put("deleted"))
@@ -373,7 +375,7 @@ async def test_a_refusal_in_a_batch_is_its_callers_own(
     assert list(transactions(observer).values()) == [5]
 
 
-# --- what fails ---
+# --- failures ---
 
 
 BAD_ROWS = {
@@ -389,7 +391,7 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("trouble", BAD_ROWS.values(), ids=BAD_ROWS)
-async def test_a_bad_row_fails_its_own_caller(
+async def test_a_bad_row_in_a_batch_fails_only_its_caller(
     conninfo: str, observer: Observer, drive: Driver, trouble: str
 ) -> None:
     observer.rows(trouble)
@@ -410,7 +412,7 @@ async def test_a_bad_row_fails_its_own_caller(
         await drive(saver, "put", *a_put("afterwards"))
 
 
-async def test_a_commit_that_is_refused_on_a_callers_connection(
+async def test_a_refused_commit_on_a_callers_connection_is_reported(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     observer.rows(BAD_ROWS["at the commit"])
@@ -422,7 +424,7 @@ async def test_a_commit_that_is_refused_on_a_callers_connection(
     assert observer.rows("SELECT FROM langgraph_durable.checkpoints") == []
 
 
-async def test_writes_that_are_stuck_leave_others_their_writers(
+async def test_stuck_writes_do_not_occupy_all_writers(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     async with busy(saver, conninfo, observer, drive):
@@ -434,7 +436,7 @@ async def test_writes_that_are_stuck_leave_others_their_writers(
             if drive.kind == "sync"
             else saver.durable_context.committers.for_running_loop()
         )
-        assert (group._extra, group._free) == (1, 1), "one was added, and stays"
+        assert (group._extra, group._free) == (1, 1), "one was added, and is still running"
     assert (group._extra, group._free) == (0, WRITERS)
 
 
@@ -449,8 +451,8 @@ CREATE TRIGGER tell BEFORE INSERT ON langgraph_durable.checkpoints FOR EACH ROW 
 """
 
 
-async def test_a_batch_is_neither_compiled_nor_planned_anew(conninfo: str, observer: Observer) -> None:
-    """The planner takes its rows for more than they are: on a caller's pool each batch would take seconds."""
+async def test_a_batch_runs_without_jit_and_with_generic_plans(conninfo: str, observer: Observer) -> None:
+    """The planner overestimates its rows, so on a caller's pool each batch would take seconds."""
     observer.rows(SETTINGS)
     async with AsyncConnectionPool(conninfo, min_size=1, max_size=4) as pool:
         saver = DurableSaver(async_pool=pool)
@@ -463,15 +465,15 @@ async def test_a_batch_is_neither_compiled_nor_planned_anew(conninfo: str, obser
             assert await cursor.fetchone() == ("auto",)
 
 
-def test_a_saver_keeps_its_schema(saver: DurableSaver) -> None:
+def test_the_schema_of_a_saver_is_immutable(saver: DurableSaver) -> None:
     with pytest.raises(AttributeError):
         copy.copy(saver).schema = "other"  # type: ignore[misc]
 
 
-async def test_a_row_that_cannot_be_sent_fails_its_own_caller(
+async def test_a_row_that_cannot_be_sent_fails_only_its_caller(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
-    """What the driver itself refuses: the server never sees the batch."""
+    """The driver refuses it, so the server never receives the batch."""
     too_large = checkpoint()
     too_large["v"] = 2**40
     async with busy(saver, conninfo, observer, drive):
@@ -482,7 +484,7 @@ async def test_a_row_that_cannot_be_sent_fails_its_own_caller(
     assert not any(isinstance(end, Exception) for end in ends)
 
 
-async def test_a_backend_killed_amid_a_batch(
+async def test_a_batch_is_retried_after_its_backend_was_killed(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     observer.rows(TROUBLE.format(times=1, what="PERFORM pg_terminate_backend(pg_backend_pid())"))
@@ -495,7 +497,7 @@ async def test_a_backend_killed_amid_a_batch(
     assert list(transactions(observer, "writes").values()) == [30]
 
 
-async def test_a_row_that_kills_each_connection_fails_only_its_own_caller(
+async def test_a_row_that_kills_each_connection_fails_only_its_caller(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     observer.rows(TROUBLE.format(times=1000, what="PERFORM pg_terminate_backend(pg_backend_pid())"))
@@ -509,7 +511,9 @@ async def test_a_row_that_kills_each_connection_fails_only_its_own_caller(
         assert len(transactions(observer)) == 10
 
 
-async def test_no_database_for_a_batch(conninfo: str, proxy: Proxy, observer: Observer) -> None:
+async def test_every_caller_of_a_batch_gets_the_connection_error(
+    conninfo: str, proxy: Proxy, observer: Observer
+) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=0.5, pool_timeout=1) as saver:
         await saver.aput(*a_put())
         proxy.go_down()
@@ -520,7 +524,7 @@ async def test_no_database_for_a_batch(conninfo: str, proxy: Proxy, observer: Ob
         await saver.aput(*a_put())
 
 
-async def test_a_pruned_thread_in_a_batch_holds_nobody_up(
+async def test_a_locked_thread_in_a_batch_does_not_delay_others(
     saver: DurableSaver, conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     async with busy(saver, conninfo, observer, drive):
@@ -534,7 +538,7 @@ async def test_a_pruned_thread_in_a_batch_holds_nobody_up(
         await pruned
 
 
-async def test_prunes_copies_and_batches_of_two_savers(conninfo: str, drive: Driver) -> None:
+async def test_prunes_copies_and_batches_of_two_savers_do_not_deadlock(conninfo: str, drive: Driver) -> None:
     thread_ids = [f"thread {n}" for n in range(6)]
     async with (
         DurableSaver.from_conn_string(conninfo) as saver,
@@ -562,35 +566,35 @@ async def test_prunes_copies_and_batches_of_two_savers(conninfo: str, drive: Dri
 # --- cancellation ---
 
 
-async def test_a_cancelled_caller_takes_nobody_with_it(
+async def test_cancelling_one_caller_leaves_its_batch_running(
     saver: DurableSaver, conninfo: str, observer: Observer
 ) -> None:
-    """One that waits yet is not stored; one whose batch is under way may be."""
+    """A write that is still waiting is not stored; one whose batch is running may be."""
     observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(0.5)"))
     async with busy(saver, conninfo, observer, Driver("async")):
         waiting = asyncio.create_task(saver.aput(*a_put("waiting")))
-        under_way = asyncio.create_task(saver.aput(*a_put("trouble")))
+        running = asyncio.create_task(saver.aput(*a_put("trouble")))
         puts = [asyncio.create_task(saver.aput(*a_put(f"thread {n}"))) for n in range(10)]
         await asyncio.sleep(0)
         waiting.cancel()
-        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
-        under_way.cancel()
-        await asyncio.wait([waiting, under_way])
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to run")
+        running.cancel()
+        await asyncio.wait([waiting, running])
         assert waiting.cancelled()
-        assert under_way.cancelled()
+        assert running.cancelled()
         assert not any(put.done() for put in puts)
         await asyncio.gather(*puts)
     assert await saver.aget_tuple(config("waiting")) is None
     assert len(transactions(observer)) == 1
 
 
-async def test_a_batch_that_all_have_left_is_cancelled(
+async def test_a_batch_without_callers_is_cancelled(
     saver: DurableSaver, conninfo: str, observer: Observer
 ) -> None:
     observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(60)"))
     async with busy(saver, conninfo, observer, Driver("async")):
         puts = [asyncio.create_task(saver.aput(*a_put(t))) for t in ("trouble", "one", "two")]
-        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to run")
         for put in puts:
             put.cancel()
         await asyncio.wait(puts)
@@ -599,10 +603,10 @@ async def test_a_batch_that_all_have_left_is_cancelled(
     assert sum(transactions(observer).values()) == 5
 
 
-async def test_a_caller_that_leaves_as_its_batch_begins(
+async def test_a_caller_cancelled_as_its_batch_starts_frees_writer_and_thread(
     saver: DurableSaver, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its task is cancelled before its first step: the writer and the thread are free again all the same."""
+    """The batch's task is cancelled before its first step, and still releases the writer and the thread."""
     await saver.aget_tuple(config())
     locked = Locked(conninfo, ["a", "b"])
     calls = [asyncio.create_task(saver.aput(*a_put(thread_id))) for thread_id in ("a", "b", "c")]
@@ -624,14 +628,14 @@ async def test_a_caller_that_leaves_as_its_batch_begins(
     assert (group._free, group._busy) == (WRITERS, set())
 
 
-async def test_a_batch_whose_task_is_cancelled_goes_alone(
+async def test_writes_of_a_cancelled_batch_run_alone(
     saver: DurableSaver, conninfo: str, observer: Observer
 ) -> None:
-    """As at the end of a loop, when some callers still save what they have."""
+    """As at the end of an event loop, when some callers are still saving."""
     observer.rows(TROUBLE.format(times=1, what="PERFORM pg_sleep(60)"))
     async with busy(saver, conninfo, observer, Driver("async")):
         puts = [asyncio.create_task(saver.aput(*a_put(t))) for t in ("trouble", "one", "two")]
-        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to be under way")
+        await await_until(lambda: observer.backends("wait_event = 'PgSleep'"), "the batch to run")
         [leader] = [task for task in asyncio.all_tasks() if "_lead" in repr(task.get_coro())]
         leader.cancel()
         await asyncio.gather(*puts)
@@ -639,8 +643,10 @@ async def test_a_batch_whose_task_is_cancelled_goes_alone(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_any_interleaving_with_cancellations(conninfo: str, observer: Observer, seed: int) -> None:
-    """What was acknowledged is there, whole and in order; what was not may be, whole; nothing is twice."""
+async def test_acknowledged_writes_survive_any_interleaving_with_cancellations(
+    conninfo: str, observer: Observer, seed: int
+) -> None:
+    """Acknowledged writes are stored completely and in order; others completely or not at all; none twice."""
     chance = random.Random(seed)
     observer.rows(ARRIVALS)
     if seed % 2:
@@ -693,7 +699,7 @@ async def test_any_interleaving_with_cancellations(conninfo: str, observer: Obse
 # --- threads and processes ---
 
 
-def test_groups_of_loops_that_ended_are_let_go(conninfo: str) -> None:
+def test_group_commits_of_closed_loops_are_removed(conninfo: str) -> None:
     async def write(made: DurableSaver) -> None:
         await asyncio.gather(*(made.aput(*a_put(f"thread {n}")) for n in range(8)))
 
@@ -704,7 +710,7 @@ def test_groups_of_loops_that_ended_are_let_go(conninfo: str) -> None:
         assert len(made.durable_context.committers._by_loop) == 1
 
 
-def test_a_group_after_a_fork(conninfo: str) -> None:
+def test_group_commit_works_after_a_fork(conninfo: str) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         with ThreadPoolExecutor(20) as threads:
             list(threads.map(lambda n: saver.put(*a_put(f"thread {n}")), range(40)))
@@ -720,10 +726,10 @@ def test_a_group_after_a_fork(conninfo: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_an_interrupted_leader_leaves_the_others_whole(
+def test_an_interrupted_leader_fails_only_itself(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by Ctrl-C in the thread that runs a batch: the others go alone."""
+    """As by Ctrl-C in the thread that runs a batch: the others' writes run alone."""
     together = Database.write_together
     interrupted: list[int] = []
 

@@ -1,4 +1,4 @@
-"""From first use to the end: bare and in `with`, threads, event loops, forks, and what a caller brings."""
+"""Lifetimes of pools: with and without `with`, threads, event loops, forks, and pools that callers pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -40,7 +41,7 @@ from tests.samples import (
 
 
 async def exercise(drive: Driver, saver: DurableSaver, thread_id: str = "thread") -> None:
-    """Everything once, with what it must give."""
+    """Call each operation once, and check its result."""
     stored = await drive(saver, "put", *a_put(thread_id))
     await drive(saver, "put_writes", stored, WRITES, "task")
     found = await drive(saver, "get_tuple", config(thread_id))
@@ -53,7 +54,7 @@ async def exercise(drive: Driver, saver: DurableSaver, thread_id: str = "thread"
 
 
 def run_script(script: str, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run a script of its own process, in development mode, where warnings are errors."""
+    """Run a script in a separate process, in development mode, with warnings as errors."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", PREFACE + textwrap.dedent(script), *args]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     done.stderr = without_slowness(done.stderr)
@@ -73,7 +74,9 @@ with warnings.catch_warnings():
 # --- bare, with, async with ---
 
 
-async def test_bare(conninfo: str, observer: Observer, drive: Driver) -> None:
+async def test_a_saver_without_with_opens_at_first_use_and_closes(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
     saver = DurableSaver.from_conn_string(conninfo)
     assert observer.backends() == []
     await exercise(drive, saver)
@@ -82,7 +85,7 @@ async def test_bare(conninfo: str, observer: Observer, drive: Driver) -> None:
     await await_until(lambda: not observer.backends(), "the pools' end")
 
 
-async def test_with(conninfo: str, observer: Observer) -> None:
+async def test_with_closes_the_pool(conninfo: str, observer: Observer) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         await exercise(Driver("sync"), saver)
     await await_until(lambda: not observer.backends(), "the pool's end")
@@ -90,7 +93,7 @@ async def test_with(conninfo: str, observer: Observer) -> None:
         saver.get_tuple(config())
 
 
-async def test_async_with(conninfo: str, observer: Observer) -> None:
+async def test_async_with_closes_both_pools(conninfo: str, observer: Observer) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         await exercise(Driver("async"), saver)
         await exercise(Driver("sync"), saver)
@@ -99,14 +102,14 @@ async def test_async_with(conninfo: str, observer: Observer) -> None:
         await saver.aget_tuple(config())
 
 
-async def test_close_in_a_running_loop(conninfo: str, observer: Observer) -> None:
+async def test_with_in_a_running_loop_closes_both_pools(conninfo: str, observer: Observer) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         await exercise(Driver("async"), saver)
         await exercise(Driver("sync"), saver)
     await await_until(lambda: not observer.backends(), "the pools' end")
 
 
-def test_close_beside_a_loop_that_is_blocked(
+def test_close_does_not_wait_for_a_blocked_loop(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pool_context, "CLOSE_TIMEOUT", 0.2)
@@ -139,7 +142,7 @@ async def test_closing_again_does_nothing(conninfo: str, drive: Driver) -> None:
     saver.close()
 
 
-def test_closing_what_was_never_used() -> None:
+def test_closing_an_unused_saver_does_nothing() -> None:
     saver = DurableSaver.from_conn_string("host=/nowhere")
     saver.close()
     asyncio.run(saver.aclose())
@@ -148,7 +151,7 @@ def test_closing_what_was_never_used() -> None:
 
 
 @pytest.mark.parametrize("used", [False, True])
-async def test_use_after_close(conninfo: str, drive: Driver, used: bool) -> None:
+async def test_calls_after_close_raise_saver_closed_error(conninfo: str, drive: Driver, used: bool) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         if used:
             await exercise(drive, saver)
@@ -157,8 +160,10 @@ async def test_use_after_close(conninfo: str, drive: Driver, used: bool) -> None
             await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
 
 
-async def test_close_while_calls_wait(conninfo: str, observer: Observer, drive: Driver) -> None:
-    """Calls under way end, those that wait for a connection get SaverClosedError, and nothing is left."""
+async def test_close_refuses_waiting_calls_and_finishes_running_ones(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    """Running calls end, those that wait for a connection get SaverClosedError, and no connection remains."""
     saver = DurableSaver.from_conn_string(conninfo, max_size=1)
     await exercise(drive, saver)
     with psycopg.connect(conninfo, application_name="observer") as other:
@@ -174,7 +179,9 @@ async def test_close_while_calls_wait(conninfo: str, observer: Observer, drive: 
     await await_until(lambda: not observer.backends(), "the pools' end")
 
 
-async def test_a_forgotten_saver_closes_its_pools(conninfo: str, observer: Observer, drive: Driver) -> None:
+async def test_a_garbage_collected_saver_closes_its_pools(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
     saver = DurableSaver.from_conn_string(conninfo)
     await exercise(drive, saver)
     assert observer.backends() != []
@@ -190,10 +197,8 @@ async def test_a_forgotten_saver_closes_its_pools(conninfo: str, observer: Obser
 # --- threads and event loops ---
 
 
-async def test_a_caller_alone_keeps_to_one_connection(
-    conninfo: str, observer: Observer, drive: Driver
-) -> None:
-    """Its server process has its plans at hand."""
+async def test_a_single_caller_uses_one_connection(conninfo: str, observer: Observer, drive: Driver) -> None:
+    """So that one backend's plans and catalogs stay cached."""
     size = 4
     reads = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'WITH page AS%'"
     async with DurableSaver.from_conn_string(conninfo, min_size=size, max_size=size) as saver:
@@ -204,7 +209,7 @@ async def test_a_caller_alone_keeps_to_one_connection(
         assert observer.value(reads) == 1
 
 
-async def test_first_calls_at_once_take_no_more_connections_than_others(
+async def test_concurrent_first_calls_open_few_connections(
     conninfo: str, proxy: Proxy, drive: Driver
 ) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
@@ -213,8 +218,8 @@ async def test_first_calls_at_once_take_no_more_connections_than_others(
         assert proxy.connections <= 1 + 3
 
 
-async def test_first_calls_at_once_that_reach_no_server(proxy: Proxy, drive: Driver) -> None:
-    """Each says so by itself; and later ones reach it."""
+async def test_concurrent_first_calls_all_fail_without_a_server(proxy: Proxy, drive: Driver) -> None:
+    """Each raises its error, and later calls succeed."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
     async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=0) as saver:
         proxy.go_down()
@@ -234,7 +239,7 @@ async def test_one_saver_in_fifty_threads(conninfo: str, observer: Observer) -> 
     with DurableSaver.from_conn_string(conninfo, max_size=8) as saver, ThreadPoolExecutor(50) as executor:
         list(executor.map(work, range(50)))
         assert len(list(saver.list(None))) == 150
-        await await_until(lambda: len(observer.backends()) <= 8, "no more connections than the pool's")
+        await await_until(lambda: len(observer.backends()) <= 8, "the number of connections to be the pool's")
 
 
 def test_one_saver_in_many_loops_at_once(conninfo: str, observer: Observer) -> None:
@@ -258,7 +263,7 @@ def test_one_saver_in_many_loops_at_once(conninfo: str, observer: Observer) -> N
 
 
 def test_one_saver_in_short_loops_of_many_threads(conninfo: str, observer: Observer) -> None:
-    """As a web application does that calls `asyncio.run` for each request."""
+    """As in a web application that calls `asyncio.run` for each request."""
 
     def work(number: int) -> None:
         for _ in range(5):
@@ -284,8 +289,10 @@ def test_one_saver_in_one_loop_after_another(conninfo: str, observer: Observer) 
     saver.close()
 
 
-def test_a_loop_that_ends_without_order(conninfo: str, observer: Observer) -> None:
-    """Its connections go when the saver next meets another loop, or is closed."""
+def test_connections_of_a_loop_closed_without_shutdown_are_closed_later(
+    conninfo: str, observer: Observer
+) -> None:
+    """When the saver is next used on another loop, or is closed."""
     saver = DurableSaver.from_conn_string(conninfo)
     for number in range(2):
         loop = asyncio.new_event_loop()
@@ -311,7 +318,7 @@ async def test_sync_calls_within_a_running_loop(conninfo: str) -> None:
                 assert saver.get_tuple(other.config) == one
 
 
-async def test_calls_within_a_listing(conninfo: str) -> None:
+async def test_calls_inside_a_listing_need_no_second_connection(conninfo: str) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
         for number in range(70):
             await saver.aput(*a_put(step=number))
@@ -343,7 +350,7 @@ async def test_a_pool_runs_as_many_operations_at_once_as_it_has_connections(
 # --- processes ---
 
 
-def test_a_bare_script_ends_at_once_and_says_nothing(conninfo: str, observer: Observer) -> None:
+def test_a_script_without_close_ends_silently(conninfo: str, observer: Observer) -> None:
     done = run_script(
         """
         saver = DurableSaver.from_conn_string(sys.argv[1])
@@ -365,7 +372,7 @@ def test_a_bare_script_ends_at_once_and_says_nothing(conninfo: str, observer: Ob
     wait_until(lambda: not observer.backends(), "the backends' end")
 
 
-def test_a_bare_script_takes_no_time_to_end(conninfo: str) -> None:
+def test_a_script_without_close_ends_quickly(conninfo: str) -> None:
     script = """
         saver = DurableSaver.from_conn_string(sys.argv[1])
         for number in range(3):
@@ -384,8 +391,8 @@ def test_a_bare_script_takes_no_time_to_end(conninfo: str) -> None:
         assert (child.returncode, without_slowness(errors.decode())) == (0, "")
 
 
-def test_loops_that_end_while_their_pool_connects(conninfo: str, observer: Observer) -> None:
-    """The pool's tasks, cancelled while they connect, neither keep `asyncio.run` nor say anything."""
+def test_loops_end_silently_while_their_pool_connects(conninfo: str, observer: Observer) -> None:
+    """The pool's tasks, cancelled while they connect, neither block `asyncio.run` nor log anything."""
     done = run_script(
         """
         saver = DurableSaver.from_conn_string(sys.argv[1])
@@ -399,7 +406,7 @@ def test_loops_that_end_while_their_pool_connects(conninfo: str, observer: Obser
     wait_until(lambda: not observer.backends(), "the backends' end")
 
 
-def test_what_a_cancelled_task_saves_at_the_loops_end_is_stored(conninfo: str) -> None:
+def test_a_task_cancelled_at_the_end_of_its_loop_can_still_save(conninfo: str) -> None:
     done = run_script(
         """
         saver = DurableSaver.from_conn_string(sys.argv[1], max_size=2)
@@ -426,7 +433,7 @@ def test_what_a_cancelled_task_saves_at_the_loops_end_is_stored(conninfo: str) -
     assert (done.stdout, done.stderr) == ("19\n", "")
 
 
-def test_a_script_that_ends_in_the_middle_says_nothing_of_ours(conninfo: str) -> None:
+def test_a_script_that_exits_inside_a_loop_ends_silently(conninfo: str) -> None:
     done = run_script(
         """
         saver = DurableSaver.from_conn_string(sys.argv[1])
@@ -475,7 +482,9 @@ print(status, len(list(saver.list(config("parent")))), len(list(saver.list(confi
         ("saver.close()", 0),
     ],
 )
-def test_a_fork_and_its_parent_both_go_on(conninfo: str, child: str, stored: int, end: str) -> None:
+def test_a_forked_child_and_its_parent_can_both_continue(
+    conninfo: str, child: str, stored: int, end: str
+) -> None:
     done = run_script(FORK.format(child=child, end=end), conninfo)
     assert (done.stdout, done.stderr) == (f"0 8 {stored}\n", "")
 
@@ -517,7 +526,7 @@ def test_forks_while_other_threads_save(conninfo: str) -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-# --- what a caller brings ---
+# --- callers' pools and connections ---
 
 
 async def on_a_pool(stack: AsyncExitStack, drive: Driver, conninfo: str, **options: Any) -> DurableSaver:
@@ -558,7 +567,7 @@ async def test_a_callers_pool(
 
 
 @pytest.mark.parametrize("cursor", ["Client", "Raw"])
-async def test_a_callers_pool_with_cursors_of_its_own(
+async def test_a_callers_pool_with_another_cursor_class(
     conninfo: str, stack: AsyncExitStack, drive: Driver, cursor: str
 ) -> None:
     name = f"{'Async' if drive.kind == 'async' else ''}{cursor}Cursor"
@@ -643,7 +652,7 @@ async def test_an_aput_in_the_callers_transaction_goes_with_it(conninfo: str, au
         assert await saver.aget_tuple(config()) is not None
 
 
-def test_what_is_called_in_an_effects_transaction_on_one_connection_is_part_of_it(conninfo: str) -> None:
+def test_calls_inside_an_effect_transaction_on_one_connection_join_it(conninfo: str) -> None:
     with Connection.connect(conninfo, autocommit=True) as connection:
         saver = DurableSaver(connection)
         log = saver.effects
@@ -656,7 +665,7 @@ def test_what_is_called_in_an_effects_transaction_on_one_connection_is_part_of_i
         assert saver.get_tuple(config()) is None
 
 
-async def test_what_is_awaited_in_an_effects_transaction_on_one_connection_is_part_of_it(
+async def test_async_calls_inside_an_effect_transaction_on_one_connection_join_it(
     conninfo: str,
 ) -> None:
     async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
@@ -675,7 +684,7 @@ async def test_what_is_awaited_in_an_effects_transaction_on_one_connection_is_pa
         assert await saver.aget_tuple(config("other")) is not None
 
 
-async def test_only_one_half_was_given(conninfo: str) -> None:
+async def test_methods_of_the_driver_that_was_not_given_raise(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         saver = DurableSaver(connection)
         for operation, arguments in OPERATIONS.items():
@@ -689,7 +698,7 @@ async def test_only_one_half_was_given(conninfo: str) -> None:
 
 
 @pytest.mark.parametrize("opened", [False, True])
-async def test_a_callers_pool_that_is_not_open(conninfo: str, drive: Driver, opened: bool) -> None:
+async def test_a_callers_closed_pool_is_reported(conninfo: str, drive: Driver, opened: bool) -> None:
     if drive.kind == "sync":
         pool = ConnectionPool(conninfo, open=False)
         saver = DurableSaver(pool)
@@ -708,7 +717,7 @@ async def test_a_callers_pool_that_is_not_open(conninfo: str, drive: Driver, ope
         await drive(saver, "get_tuple", config())
 
 
-async def test_a_callers_connection_that_is_closed(conninfo: str, drive: Driver) -> None:
+async def test_a_callers_closed_connection_is_reported(conninfo: str, drive: Driver) -> None:
     async with AsyncExitStack() as stack:
         saver = await on_a_connection(stack, drive, conninfo)
         await exercise(drive, saver)
@@ -716,7 +725,7 @@ async def test_a_callers_connection_that_is_closed(conninfo: str, drive: Driver)
         await drive(saver, "get_tuple", config())
 
 
-async def test_a_callers_connection_that_died(
+async def test_a_callers_dead_connection_is_reported(
     conninfo: str, observer: Observer, stack: AsyncExitStack, drive: Driver
 ) -> None:
     saver = await on_a_connection(stack, drive, conninfo)
@@ -747,7 +756,7 @@ async def test_other_objects_are_refused(conninfo: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (-1, 1), (0, 0), (1, 2.5), (True, True), (0, "4")])
-def test_sizes_that_no_pool_can_have(sizes: tuple[Any, Any]) -> None:
+def test_invalid_pool_sizes_are_refused(sizes: tuple[Any, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="0 <= min_size <= max_size"):
         DurableSaver.from_conn_string("", min_size=sizes[0], max_size=sizes[1])
 
@@ -759,13 +768,20 @@ def test_sizes_that_no_pool_can_have(sizes: tuple[Any, Any]) -> None:
         ("pool_timeout", None),
         ("retry_timeout", "x"),
         ("retry_timeout", float("nan")),
+        ("retry_timeout", timedelta(seconds=-1)),
         ("prepare_threshold", -1),
         ("prepare_threshold", True),
     ],
 )
-def test_options_that_no_saver_can_have(name: str, wrong: Any) -> None:
+def test_invalid_options_are_refused(name: str, wrong: Any) -> None:
     with pytest.raises(InvalidConfigError, match=name):
         DurableSaver.from_conn_string("", **{name: wrong})
+
+
+@pytest.mark.parametrize("duration", [2.5, timedelta(seconds=2.5)])
+def test_timeouts_are_seconds_or_timedeltas(duration: Any) -> None:
+    saver = DurableSaver.from_conn_string("", retry_timeout=duration, pool_timeout=duration)
+    assert saver.durable_context.options.retry_timeout == 2.5
 
 
 # --- clones ---

@@ -1,4 +1,4 @@
-"""Connections for event loops that are busy, or that end while one connects."""
+"""Asyncio connections on busy event loops, and cancellation while they connect."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import gc
 import time
 from collections.abc import AsyncIterator
 from statistics import median
+from typing import Any
 
 import psycopg
 import pytest
 
 from langgraph_durable import DurableSaver
+from langgraph_durable._postgres import psycopg_internals
 from langgraph_durable._postgres.checkout import finish
 from langgraph_durable._postgres.loop_pools import LoopConnection
-from tests.samples import Observer, a_put, await_until
+from langgraph_durable._postgres.psycopg_internals import is_tested
+from tests.samples import Driver, Observer, a_put, await_until
 from tests.samples import config as config_of
 
 
@@ -27,7 +30,7 @@ async def saver(conninfo: str) -> AsyncIterator[DurableSaver]:
 
 
 async def test_a_connection_cancelled_while_it_connects_leaves_no_socket_open() -> None:
-    """Else the server waits a minute for it, and a DROP DATABASE with the server."""
+    """Otherwise the server waits a minute for it, and DROP DATABASE waits for the server."""
     arrived, left = asyncio.Event(), asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +45,7 @@ async def test_a_connection_cancelled_while_it_connects_leaves_no_socket_open() 
         port = listener.sockets[0].getsockname()[1]
         attempt = asyncio.create_task(LoopConnection.connect(f"host=127.0.0.1 port={port} user=u dbname=d"))
         await arrived.wait()
-        gc.disable()  # closing must not wait for the collector
+        gc.disable()  # closing must not depend on the garbage collector
         try:
             attempt.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -54,13 +57,13 @@ async def test_a_connection_cancelled_while_it_connects_leaves_no_socket_open() 
 
 
 async def test_a_call_takes_few_turns_of_a_busy_loop(saver: DurableSaver) -> None:
-    """One to send, one in which the answer is seen, one to take it: a turn is what a call costs among 200 graphs."""
+    """One to send, one to see the result, one to take it: among 200 graphs, turns are the cost of a call."""
     turns = 0
 
     async def keep_busy() -> None:
         nonlocal turns
         while True:
-            time.sleep(0.03)  # noqa: ASYNC251 (an answer takes less; psycopg gives a turn away if its last was 5 ms ago)
+            time.sleep(0.03)  # noqa: ASYNC251 (a result takes less; psycopg yields if its last turn was 5 ms ago)
             turns += 1
             await asyncio.sleep(0)
 
@@ -76,12 +79,12 @@ async def test_a_call_takes_few_turns_of_a_busy_loop(saver: DurableSaver) -> Non
             await call
             taken[name].append(turns - before)
     others.cancel()
-    is_old = tuple(map(int, psycopg.__version__.split(".")[:3])) < (3, 3, 9)  # which waits in other ways
+    is_old = tuple(map(int, psycopg.__version__.split(".")[:3])) < (3, 3, 9)  # which waits differently
     assert median(taken["get"]) <= (5 if is_old else 3)
     assert median(taken["put"]) <= median(taken["get"])
 
 
-async def test_a_cancelled_statement_leaves_its_connection_whole(
+async def test_a_cancelled_statement_leaves_its_connection_usable(
     conninfo: str, saver: DurableSaver, observer: Observer
 ) -> None:
     await saver.aput(*a_put())
@@ -97,8 +100,37 @@ async def test_a_cancelled_statement_leaves_its_connection_whole(
     assert observer.backends() == before
 
 
+@pytest.mark.parametrize(
+    ("versions", "tested"),
+    [(("3.3.4", "3.3.0"), True), (("3.4.0", "3.3.0"), False), (("3.3.4", "3.4.0b1"), False)],
+)
+def test_private_api_is_used_only_with_tested_versions(versions: tuple[str, str], tested: bool) -> None:
+    assert is_tested(*versions) is tested
+
+
+@pytest.mark.parametrize("off", ["option", "untested version"])
+async def test_without_tuning_connections_and_pools_are_psycopgs(
+    conninfo: str, drive: Driver, observer: Observer, monkeypatch: pytest.MonkeyPatch, off: str
+) -> None:
+    size = 4
+    if off == "untested version":
+        monkeypatch.setattr(psycopg_internals, "is_tested", lambda: False)
+    used: list[Any] = []
+    monkeypatch.setattr(psycopg_internals, "_after_sending", used.append)
+    async with DurableSaver.from_conn_string(
+        conninfo, min_size=size, max_size=size, tuning=off != "option"
+    ) as saver:
+        stored = await drive(saver, "put", *a_put())
+        await await_until(lambda: len(observer.backends()) == size, "the pool to be full")
+        for _ in range(3 * size):
+            assert (await drive(saver, "get_tuple", config_of())).config == stored
+        reads = "query LIKE 'WITH page AS%'"
+        assert len(observer.backends(reads)) == size, "psycopg_pool lends connections in turn"
+    assert not used
+
+
 @pytest.mark.parametrize("waits", [0, 1, 3])
-async def test_what_must_be_finished_is_finished(waits: int) -> None:
+async def test_finish_completes_a_cancelled_coroutine(waits: int) -> None:
     done = asyncio.Event()
 
     async def work() -> None:
@@ -118,7 +150,7 @@ async def test_what_must_be_finished_is_finished(waits: int) -> None:
     await asyncio.wait_for(done.wait(), 5)
 
 
-async def test_what_must_be_finished_and_fails_says_so() -> None:
+async def test_finish_raises_the_coroutines_error() -> None:
     async def fail() -> None:
         await asyncio.sleep(0)
         raise ValueError("of the work")

@@ -1,4 +1,4 @@
-"""Behind pgbouncer in transaction mode, where each transaction may run on another connection."""
+"""Behind pgbouncer in transaction mode, each transaction may run on another connection."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def version() -> tuple[int, int]:
 
 
 def owner(host: str) -> str:
-    """Who may use a server's socket, should only its owner be let in."""
+    """The user that may connect to a server's socket, in case only its owner may."""
     name = Path(host).owner() if host.startswith("/") else "nobody"
     return name if name != "root" else "nobody"
 
@@ -70,7 +70,7 @@ def bouncer(conninfo: str, settings: str = "") -> Iterator[str]:
         ini.write_text(INI.format(**server, directory=directory, settings=settings))
         Path(directory).chmod(0o777)
         ini.chmod(0o644)
-        # As root it refuses to run.
+        # pgbouncer refuses to run as root.
         identity = ["-u", owner(str(server["host"]))]
         command = [str(BINARY), *(identity if os.geteuid() == 0 else []), "-q", str(ini)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -102,7 +102,7 @@ async def exercise(drive: Driver, saver: DurableSaver) -> None:
     assert await drive(saver, "list", None) == []
 
 
-async def test_without_prepared_statements(empty_conninfo: str, drive: Driver) -> None:
+async def test_pgbouncer_without_prepared_statements_works(empty_conninfo: str, drive: Driver) -> None:
     with bouncer(empty_conninfo) as conninfo:
         async with DurableSaver.from_conn_string(conninfo, prepare_threshold=None) as saver:
             await drive(saver, "setup")
@@ -111,14 +111,16 @@ async def test_without_prepared_statements(empty_conninfo: str, drive: Driver) -
 
 
 @pytest.mark.skipif(BINARY is not None and version() < (1, 21), reason="pgbouncer is older than 1.21")
-async def test_with_prepared_statements(empty_conninfo: str, drive: Driver) -> None:
+async def test_pgbouncer_with_prepared_statements_works(empty_conninfo: str, drive: Driver) -> None:
     with bouncer(empty_conninfo, "max_prepared_statements = 200") as conninfo:
         async with DurableSaver.from_conn_string(conninfo) as saver:
             await drive(saver, "setup")
             await exercise(drive, saver)
 
 
-async def test_prepared_statements_that_it_mixes_up_name_the_remedy(conninfo: str, drive: Driver) -> None:
+async def test_mixed_up_prepared_statements_raise_an_error_that_names_the_setting(
+    conninfo: str, drive: Driver
+) -> None:
     settings = "max_prepared_statements = 0" if version() >= (1, 21) else ""
     with bouncer(conninfo, settings) as bounced:
         async with DurableSaver.from_conn_string(bounced) as saver:

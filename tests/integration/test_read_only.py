@@ -1,4 +1,4 @@
-"""Servers that are read-only for a while: what writes is retried, on other connections; what reads is served."""
+"""Servers that are read-only for a while: writes are retried on other connections, and reads succeed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ READ_ONLY = "-c default_transaction_read_only=on"
 
 @pytest.fixture(scope="module")
 def switchable() -> Iterator[EmbeddedPostgres]:
-    """A server of this file's own."""
+    """A server for this file alone."""
     with embedded.start(fsync=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def standby() -> Iterator[EmbeddedPostgres]:
-    """Another one, which can be read only."""
+    """Another server, which is always read-only."""
     with embedded.start(fsync=False, settings={"default_transaction_read_only": "on"}) as made:
         yield made
 
 
 def set_read_only(conninfo: str, *, on: bool) -> None:
-    """For all connections that are made from now on; those that there are stay as they are."""
+    """Change the default of new connections; existing ones stay as they are."""
     with psycopg.connect(conninfo, autocommit=True, application_name="observer") as connection:
         value = sql.SQL(
             "SET default_transaction_read_only = on" if on else "RESET default_transaction_read_only"
@@ -79,7 +79,7 @@ async def test_graphs_outlast_a_server_that_is_read_only_for_a_while(
     async with DurableSaver.from_conn_string(switchable.conninfo()) as saver:
         await drive(saver, "setup")
         running = asyncio.create_task(run_graphs(saver, drive, f"all {drive.kind}", 20))
-        await await_until(lambda: "put_writes" in saver.metrics().operations, "graphs under way")
+        await await_until(lambda: "put_writes" in saver.metrics().operations, "running graphs")
         with psycopg.connect(switchable.conninfo(), autocommit=True) as admin:
             admin.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             admin.execute("SELECT pg_reload_conf()")
@@ -96,12 +96,12 @@ async def test_graphs_outlast_a_server_that_is_read_only_for_a_while(
 async def test_graphs_outlast_an_address_that_leads_to_a_standby(
     switchable: EmbeddedPostgres, standby: EmbeddedPostgres, drive: Driver
 ) -> None:
-    """It leads to the primary again, but the pool's connections do not."""
+    """The address leads to the primary again, but the pool's connections do not."""
     for server in (standby, switchable):
         writable = make_conninfo(server.conninfo(), options="-c default_transaction_read_only=off")
         with DurableSaver.from_conn_string(writable) as there:
             there.setup()
-        with psycopg.connect(writable) as admin:  # each server has a password of its own
+        with psycopg.connect(writable) as admin:  # the servers have different passwords
             admin.execute("DROP ROLE IF EXISTS graphs")
             admin.execute("CREATE ROLE graphs LOGIN SUPERUSER PASSWORD 'graphs'")
     with Proxy(standby.conninfo()) as address:
@@ -136,7 +136,7 @@ async def saver_on(kind: str, drive: Driver, conninfo: str, size: int) -> AsyncI
 async def test_a_pool_of_read_only_connections_is_emptied_by_one_write(
     conninfo: str, observer: Observer, drive: Driver, kind: str
 ) -> None:
-    """However many they are: else every put fails until they are replaced for their age."""
+    """However many there are; otherwise every put fails until they are replaced by age."""
     size = 30
     set_read_only(conninfo, on=True)
     async with saver_on(kind, drive, conninfo, size) as saver:
@@ -154,7 +154,7 @@ async def test_a_pool_of_read_only_connections_is_emptied_by_one_write(
         await drive(saver, "put_writes", stored, WRITES, "task")
 
 
-async def test_what_a_batch_was_refused_on_leaves_the_pool(
+async def test_a_connection_that_refused_a_batch_leaves_the_pool(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     set_read_only(conninfo, on=True)
@@ -167,10 +167,10 @@ async def test_what_a_batch_was_refused_on_leaves_the_pool(
         assert observer.value("SELECT count(*) FROM langgraph_durable.checkpoints") == 40
 
 
-async def test_a_reader_that_writes_is_told_in_the_end(
+async def test_a_write_on_a_read_only_server_fails_after_the_retry_timeout(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
-    """After retry_timeout, and no later in a batch; all that reads is served, by connections that stay."""
+    """No later in a batch; reads succeed, and their connections stay in the pool."""
     with DurableSaver.from_conn_string(conninfo) as other:
         other.put(*a_put())
     async with DurableSaver.from_conn_string(
@@ -200,11 +200,11 @@ async def test_a_reader_that_writes_is_told_in_the_end(
         assert await drive(saver, "get_tuple", config()) is not None
 
 
-# --- one connection of the caller's ---
+# --- a caller's connection ---
 
 
-async def test_a_connection_of_the_callers_stays_open(conninfo: str, drive: Driver) -> None:
-    """In a read-only transaction of the caller's nothing is retried; outside of one it is, on the same connection."""
+async def test_a_callers_connection_stays_open_after_a_refused_write(conninfo: str, drive: Driver) -> None:
+    """Nothing is retried in the caller's read-only transaction; outside of it, on the same connection."""
     asynchronous = drive.kind == "async"
     connection: Any
     if asynchronous:

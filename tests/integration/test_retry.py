@@ -1,4 +1,4 @@
-"""What is transient is retried and doubles nothing; what is not is raised at once, as it came."""
+"""Transient faults are retried without duplicating rows; other errors are raised at once, unchanged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_fault(observer: Observer, table: str, state: str, times: int) -> Callab
 
 @contextmanager
 def locked(conninfo: str, table: str = "checkpoints") -> Iterator[psycopg.Connection[Any]]:
-    """Keep everybody off a table."""
+    """Hold an exclusive lock on a table."""
     with psycopg.connect(conninfo, application_name="observer") as connection:
         connection.execute(
             sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(DEFAULT_SCHEMA, table))
@@ -78,7 +78,9 @@ async def stored_ids(drive: Driver, saver: DurableSaver, thread_id: str = "threa
 # --- connections that die ---
 
 
-async def test_backends_terminated_between_calls(conninfo: str, observer: Observer, drive: Driver) -> None:
+async def test_calls_succeed_after_backends_were_terminated(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         for operation, arguments in OPERATIONS.items():
             await drive(saver, operation, *arguments())
@@ -86,10 +88,10 @@ async def test_backends_terminated_between_calls(conninfo: str, observer: Observ
             await drive(saver, operation, *arguments())
 
 
-async def test_many_idle_backends_terminated_cost_one_call_little(
+async def test_one_call_replaces_many_dead_connections_quickly(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
-    """All of a large pool's connections are dead: a call must not try them one by one."""
+    """All connections of a large pool are dead, and a call does not fail on each of them in turn."""
     size = 40
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(size))
     async with DurableSaver.from_conn_string(conninfo, max_size=size, retry_timeout=5) as saver:
@@ -104,7 +106,7 @@ async def test_many_idle_backends_terminated_cost_one_call_little(
 
 
 @pytest.mark.parametrize("operation", ["put", "put_writes", "get_tuple", "list", "delete_thread"])
-async def test_a_backend_terminated_during_a_call(
+async def test_a_call_is_retried_after_its_backend_was_terminated(
     conninfo: str, observer: Observer, drive: Driver, operation: str
 ) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
@@ -124,7 +126,7 @@ def went_on(acknowledged: dict[str, list[str]], puts: list[asyncio.Task[None]], 
     return sum(map(len, acknowledged.values())) >= enough or all(put.done() for put in puts)
 
 
-async def test_terminated_over_and_over_while_many_put(
+async def test_no_put_is_lost_while_backends_are_terminated_repeatedly(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=8) as saver:
@@ -153,13 +155,13 @@ async def test_terminated_over_and_over_while_many_put(
 
 @pytest.fixture(scope="module")
 def restartable() -> Iterator[EmbeddedPostgres]:
-    """A server of this file's own."""
+    """A server for this file alone."""
     with embedded.start() as server:
         yield server
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-async def test_a_restart_while_many_put(
+async def test_no_put_is_lost_during_a_server_restart(
     restartable: EmbeddedPostgres, drive: Driver, immediate: bool
 ) -> None:
     schema = f"restart {drive.kind} {immediate}"
@@ -196,7 +198,7 @@ async def test_a_restart_while_many_put(
             assert all(len(t.pending_writes) == len(WRITES) for t in found)
 
 
-async def test_an_outage_is_waited_out(conninfo: str, proxy: Proxy, drive: Driver) -> None:
+async def test_a_call_waits_for_the_end_of_an_outage(conninfo: str, proxy: Proxy, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo) as saver:
         await drive(saver, "put", *a_put())
         proxy.go_down()
@@ -210,7 +212,7 @@ async def test_an_outage_is_waited_out(conninfo: str, proxy: Proxy, drive: Drive
 
 
 async def test_the_end_of_an_outage_is_noticed_soon(conninfo: str, proxy: Proxy, drive: Driver) -> None:
-    """However long it lasted: a pool left alone waits twice as long after each attempt."""
+    """However long it lasted, although a pool doubles its delay after each attempt."""
     async with DurableSaver.from_conn_string(proxy.conninfo) as saver:
         for _ in range(3):
             await drive(saver, "get_tuple", config())
@@ -224,7 +226,7 @@ async def test_the_end_of_an_outage_is_noticed_soon(conninfo: str, proxy: Proxy,
         assert time.monotonic() - started < 3
 
 
-async def test_a_saver_whose_first_connection_is_refused_waits_too(
+async def test_a_call_waits_if_the_first_connection_is_refused(
     conninfo: str, proxy: Proxy, drive: Driver
 ) -> None:
     proxy.go_down()
@@ -280,7 +282,7 @@ async def test_a_real_serialization_failure_is_retried(
         assert observer.value("SELECT run_id FROM langgraph_durable.checkpoints") is None
 
 
-async def test_puts_that_meet_at_one_place_both_succeed(conninfo: str, drive: Driver) -> None:
+async def test_concurrent_puts_with_the_same_ulid_both_succeed(conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=8) as saver:
         await drive(saver, "put", *a_put(checkpoint_id="root"))
         ids = [f"id-{number}" for number in range(40)]
@@ -300,7 +302,7 @@ async def test_puts_that_meet_at_one_place_both_succeed(conninfo: str, drive: Dr
         ("P0001", psycopg.errors.RaiseException),
     ],
 )
-async def test_permanent_faults_are_raised_at_once_as_they_came(
+async def test_permanent_faults_are_raised_at_once_and_unchanged(
     conninfo: str, observer: Observer, drive: Driver, state: str, error: type[psycopg.Error]
 ) -> None:
     attempts = make_fault(observer, "checkpoints", state, times=100)
@@ -312,8 +314,8 @@ async def test_permanent_faults_are_raised_at_once_as_they_came(
         assert await stored_ids(drive, saver) == []
 
 
-async def test_a_lock_that_is_not_given_in_time_is_raised_at_once(conninfo: str, drive: Driver) -> None:
-    """The first statement of a pipeline fails; the error is its own, not that of what follows."""
+async def test_a_lock_timeout_is_raised_at_once(conninfo: str, drive: Driver) -> None:
+    """The first statement of a pipeline fails, and its error is raised, not a later statement's."""
     hasty = make_conninfo(conninfo, options="-c lock_timeout=1")
     async with DurableSaver.from_conn_string(hasty) as saver:
         await drive(saver, "put", *a_put())
@@ -353,9 +355,7 @@ async def test_retries_end_with_their_timeout(
     assert "a fault of the test" in logged[0]
 
 
-async def test_a_pool_that_is_exhausted_is_not_waited_for_twice(
-    conninfo: str, observer: Observer, drive: Driver
-) -> None:
+async def test_a_pool_timeout_is_not_retried(conninfo: str, observer: Observer, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=1, pool_timeout=0.2) as saver:
         await drive(saver, "get_tuple", config())
         await drive(saver, "get_tuple", config())
@@ -389,7 +389,7 @@ async def test_no_retry_inside_the_callers_transaction(
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_retry_on_a_connection_that_is_in_no_transaction(
+async def test_retry_on_a_connection_outside_a_transaction(
     conninfo: str, observer: Observer, drive: Driver, autocommit: bool
 ) -> None:
     attempts = make_fault(observer, "checkpoints", "40001", times=2)
@@ -413,7 +413,7 @@ async def test_retry_while_others_use_the_same_connection(
 async def test_retry_while_another_thread_is_on_the_connection(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another thread does on it is no transaction of the caller's."""
+    """Another thread's operation is not taken for the caller's transaction."""
     make_fault(observer, "writes", "40001", times=1)
     failed, asked = threading.Event(), threading.Event()
     really_transient = _faults.is_transient
@@ -465,7 +465,7 @@ async def on_one_connection(
         ({"host": "nowhere.invalid"}, "resolve host"),
     ],
 )
-async def test_a_connection_that_waiting_does_not_mend_is_refused_at_once(
+async def test_a_permanent_connection_fault_is_raised_at_once(
     restartable: EmbeddedPostgres,
     drive: Driver,
     wrong: dict[str, str],
@@ -485,7 +485,7 @@ async def test_a_connection_that_waiting_does_not_mend_is_refused_at_once(
 
 
 @pytest.mark.parametrize("conninfo", ["nonsense", "host=/tmp nonsense=1", "postgresql://h?x=1"])
-def test_a_string_that_is_no_conninfo_is_refused_at_once(conninfo: str) -> None:
+def test_an_invalid_conninfo_is_refused_at_once(conninfo: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"(?s)not a Postgres connection string.*postgresql://"):
         DurableSaver.from_conn_string(conninfo)
 
@@ -494,7 +494,7 @@ def test_a_string_that_is_no_conninfo_is_refused_at_once(conninfo: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["put", "put_writes", "get_tuple", "delete_thread", "setup"])
-async def test_a_cancelled_call_leaves_the_pool_whole(
+async def test_a_cancelled_call_leaves_the_pool_usable(
     conninfo: str, observer: Observer, operation: str
 ) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
@@ -511,15 +511,15 @@ async def test_a_cancelled_call_leaves_the_pool_whole(
                     await call
                 await await_until(lambda: not observer.blocked(), "the statement's end")
             await saver.aput(*a_put("another"))
-        await await_until(lambda: len(observer.backends()) == 1, "no more connections than one")
+        await await_until(lambda: len(observer.backends()) == 1, "the pool to have one connection")
         assert len(await stored_ids(Driver("async"), saver)) == 1
 
 
 @pytest.mark.parametrize("pool", ["own", "given"])
-async def test_a_call_cancelled_as_it_enters_its_pipeline(
+async def test_a_call_cancelled_on_entering_its_pipeline_leaves_the_pool_usable(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch, pool: str
 ) -> None:
-    """Where psycopg gives way to other tasks if the loop was busy for long; our own connections do so later."""
+    """psycopg yields to the event loop there if the loop was busy for long; our connections do so later."""
     enter = AsyncConnection.pipeline
     cancel = False
 
@@ -559,8 +559,8 @@ async def test_a_call_cancelled_as_it_enters_its_pipeline(
             assert found.config == stored
 
 
-async def test_calls_cancelled_anywhere_leave_the_pool_whole(conninfo: str, observer: Observer) -> None:
-    """No later call gets the answer to a cancelled one, and no connection is lost."""
+async def test_calls_cancelled_at_any_step_leave_the_pool_usable(conninfo: str, observer: Observer) -> None:
+    """No later call receives the result of a cancelled one, and no connection is lost."""
     size = 4
     async with DurableSaver.from_conn_string(conninfo, max_size=size) as saver:
         await saver.aput(*a_put())
@@ -586,13 +586,13 @@ async def test_calls_cancelled_anywhere_leave_the_pool_whole(conninfo: str, obse
                 assert found["id"] == thread_id
         with locked(conninfo):
             gets = [asyncio.create_task(saver.aget_tuple(config())) for _ in range(size)]
-            await await_until(lambda: len(observer.blocked()) == size, "every connection to be of use")
+            await await_until(lambda: len(observer.blocked()) == size, "every connection to be used")
         await asyncio.gather(*gets)
-        await await_until(lambda: len(observer.backends()) == size, "no more connections than that")
+        await await_until(lambda: len(observer.backends()) == size, "the pool to have as many connections")
 
 
-async def test_a_call_cancelled_as_it_ends_returns_its_connection(conninfo: str) -> None:
-    """Whichever step it has come to, while another call waits for the connection, or begins to."""
+async def test_a_call_cancelled_while_it_ends_returns_its_connection(conninfo: str) -> None:
+    """At whatever step it is, while other calls wait for the connection or begin to."""
     async with AsyncConnectionPool(conninfo, min_size=1, max_size=1, timeout=2, open=False) as pool:
 
         async def call(begun: asyncio.Event, end: asyncio.Event) -> None:
@@ -615,7 +615,7 @@ async def test_a_call_cancelled_as_it_ends_returns_its_connection(conninfo: str)
             assert ends == [None, None], (waits_for, cancelled_after)
 
 
-async def test_a_call_that_runs_out_of_time_leaves_the_pool_whole(conninfo: str) -> None:
+async def test_a_call_that_times_out_leaves_the_pool_usable(conninfo: str) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
         await saver.aput(*a_put())
         with locked(conninfo), pytest.raises(asyncio.TimeoutError):
@@ -626,10 +626,10 @@ async def test_a_call_that_runs_out_of_time_leaves_the_pool_whole(conninfo: str)
 # --- a statement that arrives twice ---
 
 
-async def test_a_put_whose_answer_was_lost_keeps_its_place(
+async def test_a_retried_put_whose_result_was_lost_keeps_its_place(
     conninfo: str, proxy: Proxy, observer: Observer, drive: Driver
 ) -> None:
-    """It is stored, its answer is lost, somebody else puts, and then the retry arrives."""
+    """It is stored, its result is lost, another caller puts, and then the retry arrives."""
     place = "SELECT ulid FROM langgraph_durable.checkpoints WHERE checkpoint_id = 'first'"
     seen: list[Any] = []
 
@@ -654,7 +654,7 @@ def count_writes(observer: Observer, counts: list[int]) -> None:
     counts.append(observer.value("SELECT count(*) FROM langgraph_durable.writes"))
 
 
-async def test_writes_whose_answer_was_lost_are_not_doubled(
+async def test_retried_writes_whose_result_was_lost_are_not_duplicated(
     proxy: Proxy, observer: Observer, drive: Driver
 ) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo) as saver:
@@ -674,7 +674,7 @@ async def test_writes_whose_answer_was_lost_are_not_doubled(
         ]
 
 
-async def test_a_deletion_whose_answer_was_lost_keeps_its_tombstone(
+async def test_a_retried_deletion_whose_result_was_lost_keeps_its_tombstone(
     proxy: Proxy, observer: Observer, drive: Driver
 ) -> None:
     tombstone = "SELECT ulid, deleted_at FROM langgraph_durable.tombstones"
@@ -694,7 +694,7 @@ def test_wait_until_waits() -> None:
     assert next(answers, None) is None
 
 
-# --- where two puts meet at one place, and the index has another name ---
+# --- puts with the same ULID, where the index has another name ---
 
 
 PARTITIONED = """
@@ -709,10 +709,10 @@ CREATE TABLE langgraph_durable.{} PARTITION OF langgraph_durable.checkpoints
 """
 
 
-async def test_puts_that_meet_in_a_partition_all_succeed(
+async def test_concurrent_puts_with_the_same_ulid_in_a_partition_all_succeed(
     conninfo: str, observer: Observer, drive: Driver
 ) -> None:
-    """Eight processes' savers, in one namespace."""
+    """Eight savers, as of eight processes, put into one namespace."""
     observer.rows(PARTITIONED)
     for remainder in range(4):
         names = (sql.Identifier(f"checkpoints_{remainder:03}"), sql.Literal(remainder))
@@ -731,7 +731,7 @@ async def test_puts_that_meet_in_a_partition_all_succeed(
 
         await drive(savers[0], "put", *a_put(checkpoint_id=tomorrow))
         await asyncio.gather(*(put_many(saver, number) for number, saver in enumerate(savers)))
-        assert sum(saver.metrics().retries for saver in savers) > 0, "they met"
+        assert sum(saver.metrics().retries for saver in savers) > 0, "puts chose the same ULID"
         expected = [tomorrow, *(f"{n} {s}" for n in range(8) for s in range(25))]
         assert sorted(await stored_ids(drive, savers[0])) == sorted(expected)
 
@@ -749,10 +749,10 @@ async def test_puts_that_meet_in_a_partition_all_succeed(
         ("", "", "", False),
     ],
 )
-def test_which_unique_violations_are_puts_that_met(
+def test_unique_violations_of_ulids_are_transient(
     conninfo: str, primary: str, detail: str, constraint: str, expected: bool
 ) -> None:
-    """As Postgres, a partition, Citus and a server that speaks German tell it; or not at all."""
+    """As reported by Postgres, a partition, Citus and a localized server, or without details."""
     said: dict[LiteralString, str] = {"MESSAGE": primary or "-", "DETAIL": detail, "CONSTRAINT": constraint}
     options = sql.SQL(", ").join(sql.SQL("{} = {}").format(sql.SQL(k), v) for k, v in said.items() if v)
     with psycopg.connect(conninfo) as connection:

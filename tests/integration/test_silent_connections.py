@@ -1,4 +1,4 @@
-"""Connections whose peer is gone without a word: they end by themselves, and the call is made again on another."""
+"""Connections whose peer vanished time out, and the call is retried on another connection."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("operation", ["put", "get_tuple"])
-async def test_a_call_whose_packets_are_lost_is_made_again(
+async def test_a_call_whose_packets_are_lost_is_retried(
     conninfo: str, drive: Driver, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The peer forgot the connection, as a load balancer does, or its host is gone; new connections are fine."""
+    """As when a load balancer forgot the connection, or its host vanished; new connections work."""
     monkeypatch.setattr(_conninfo, "DEFAULTS", {**_conninfo.DEFAULTS, "tcp_user_timeout": 1500})
     with network() as net, Proxy(conninfo, net.listener) as proxy:
         async with DurableSaver.from_conn_string(proxy.conninfo) as saver:
@@ -82,7 +82,7 @@ async def test_a_large_put_waits_for_its_thread_however_long(
 
 
 async def parameters_of(saver: DurableSaver, drive: Driver) -> Mapping[str, str]:
-    """The parameters of the saver's connections, those that pools make too, as libpq has them."""
+    """The parameters of the saver's connections as libpq reports them: the first one, and a pool's."""
     found: list[Mapping[str, str]] = []
     for _ in range(2):  # the first one is made without a pool
         async with connection_of(saver, drive) as connection:
@@ -117,19 +117,19 @@ async def test_connections_have_time_limits(conninfo: str, drive: Driver) -> Non
                     assert descriptor.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
-async def test_unix_sockets_take_them_too(conninfo: str, drive: Driver) -> None:
+async def test_unix_sockets_accept_the_time_limits(conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         await drive(saver, "put", *a_put())
         assert DEFAULTS.items() <= (await parameters_of(saver, drive)).items()
 
 
-async def test_the_connection_string_wins(conninfo: str, drive: Driver) -> None:
+async def test_time_limits_of_the_connection_string_win(conninfo: str, drive: Driver) -> None:
     given = dict.fromkeys(DEFAULTS, "7")
     async with DurableSaver.from_conn_string(make_conninfo(conninfo, **given)) as saver:
         assert given.items() <= (await parameters_of(saver, drive)).items()
 
 
-async def test_a_service_file_wins(
+async def test_time_limits_of_a_service_file_win(
     conninfo: str, drive: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = conninfo_to_dict(conninfo) | dict.fromkeys(DEFAULTS, "7")
@@ -142,7 +142,9 @@ async def test_a_service_file_wins(
         monkeypatch.setenv("PGSERVICE", "ours")
 
 
-async def test_the_environment_wins(conninfo: str, drive: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_limits_of_the_environment_win(
+    conninfo: str, drive: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "7")
     monkeypatch.setenv("PGPASSWORD", "p\udcff")
     async with DurableSaver.from_conn_string(conninfo) as saver:
@@ -152,6 +154,6 @@ async def test_the_environment_wins(conninfo: str, drive: Driver, monkeypatch: p
         DurableSaver.from_conn_string(conninfo)
 
 
-async def test_a_name_of_the_callers_own_stays(conninfo: str, drive: Driver) -> None:
+async def test_a_callers_application_name_stays(conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(make_conninfo(conninfo, application_name="ours")) as saver:
         assert (await parameters_of(saver, drive))["application_name"] == "ours"

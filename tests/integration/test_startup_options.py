@@ -1,4 +1,4 @@
-"""What our own connections ask of the server when they start; what of the caller's own options stands."""
+"""Startup options of our connections, and which options of the caller override them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def a_connection(saver: DurableSaver, drive: Driver) -> AsyncIterator[Any]
             yield blocking
 
 
-async def escape_unprintable(saver: DurableSaver, drive: Driver, query: str = SHOW) -> Any:
+async def show_settings(saver: DurableSaver, drive: Driver, query: str = SHOW) -> Any:
     """What a query returns on a connection that the saver's pool made."""
     await drive(saver, "get_tuple", config())  # the first one is made without a pool
     async with a_connection(saver, drive) as connection:
@@ -44,13 +44,13 @@ async def escape_unprintable(saver: DurableSaver, drive: Driver, query: str = SH
         return cursor.fetchone()
 
 
-async def test_statements_are_neither_compiled_nor_planned_anew(conninfo: str, drive: Driver) -> None:
+async def test_connections_use_generic_plans_without_jit(conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        assert await escape_unprintable(saver, drive) == OURS
+        assert await show_settings(saver, drive) == OURS
 
 
 @pytest.mark.parametrize("source", ["conninfo", "environment"])
-async def test_options_of_the_callers_own_win(
+async def test_startup_options_of_the_caller_win(
     conninfo: str, drive: Driver, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = "-c work_mem=7MB --plan-cache-mode=auto -cjit=on"
@@ -59,8 +59,8 @@ async def test_options_of_the_callers_own_win(
     else:
         monkeypatch.setenv("PGOPTIONS", options)
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        assert await escape_unprintable(saver, drive) == ("auto", "on")
-        assert await escape_unprintable(saver, drive, "SHOW work_mem") == ("7MB",)
+        assert await show_settings(saver, drive) == ("auto", "on")
+        assert await show_settings(saver, drive, "SHOW work_mem") == ("7MB",)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_options_of_the_callers_own_win(
         ("-cplan_cache_mode=auto -c search_path=a\\ jit=on", {"jit"}),
     ],
 )
-def test_what_options_leave_to_us(options: str | None, left: set[str]) -> None:
+def test_planning_keeps_settings_that_the_options_do_not_name(options: str | None, left: set[str]) -> None:
     assert {name for name, value in planning_beside(options).items() if value} == left
 
 
@@ -82,10 +82,10 @@ def test_what_options_leave_to_us(options: str | None, left: set[str]) -> None:
     ("options", "expected"),
     [("", OURS), ("-c plan_cache_mode=auto", ("auto", "off")), ("-c jit=on", ("force_generic_plan", "on"))],
 )
-async def test_writes_are_planned_likewise_alone_and_together(
+async def test_writes_use_the_same_planning_alone_and_in_batches(
     conninfo: str, observer: Observer, pool: str, options: str, expected: tuple[str, str]
 ) -> None:
-    """On a pool of the caller's too, and for their own transactions only."""
+    """Also on a caller's pool, and only inside their transactions."""
     observer.rows(SETTINGS)
     conninfo = make_conninfo(conninfo, options=options)
     drive = Driver("async")
@@ -109,7 +109,7 @@ async def test_writes_are_planned_likewise_alone_and_together(
             assert await cursor.fetchone() == ("auto", "on")
 
 
-# --- poolers that refuse them, and servers that are away ---
+# --- poolers that refuse options, and servers that cannot be reached ---
 
 
 async def test_a_refused_first_connection_keeps_the_options(
@@ -121,10 +121,10 @@ async def test_a_refused_first_connection_keeps_the_options(
         await await_until(lambda: proxy.refused > 1, "attempts to connect")
         proxy.come_up()
         await call
-        assert await escape_unprintable(saver, drive) == OURS
+        assert await show_settings(saver, drive) == OURS
 
 
-async def test_a_first_connection_with_nothing_there_keeps_the_options(conninfo: str, drive: Driver) -> None:
+async def test_a_first_connection_to_a_closed_port_keeps_the_options(conninfo: str, drive: Driver) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
     there = make_conninfo(conninfo, host=address[0], port=address[1])
@@ -133,7 +133,7 @@ async def test_a_first_connection_with_nothing_there_keeps_the_options(conninfo:
         await await_until(lambda: saver.metrics().retries > 1, "attempts to connect")
         with socket.create_server(address) as listener, Proxy(conninfo, listener):
             await call
-            assert await escape_unprintable(saver, drive) == OURS
+            assert await show_settings(saver, drive) == OURS
 
 
 async def test_too_many_clients_keep_the_options(conninfo: str, observer: Observer, drive: Driver) -> None:
@@ -149,7 +149,7 @@ async def test_too_many_clients_keep_the_options(conninfo: str, observer: Observ
             await await_until(lambda: saver.metrics().retries > 1, "attempts to connect")
             observer.rows("ALTER ROLE limited CONNECTION LIMIT 9")
             await call
-            assert await escape_unprintable(saver, drive) == OURS
+            assert await show_settings(saver, drive) == OURS
     finally:
         observer.rows("DROP OWNED BY limited")
         observer.rows("DROP ROLE limited")
@@ -166,8 +166,8 @@ async def test_too_many_clients_keep_the_options(conninfo: str, observer: Observ
 async def test_a_pooler_that_refuses_options_gets_none(
     conninfo: str, drive: Driver, proxy: Proxy, words: str
 ) -> None:
-    """Of ours; a write says what it needs in its own transaction."""
+    """A write makes its settings in its transaction instead."""
     proxy.refuse_options(words)
     async with DurableSaver.from_conn_string(proxy.conninfo) as saver:
         await drive(saver, "put", *a_put())
-        assert await escape_unprintable(saver, drive) == ("auto", "on")
+        assert await show_settings(saver, drive) == ("auto", "on")

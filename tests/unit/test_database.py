@@ -1,4 +1,4 @@
-"""The room that waits, without a database."""
+"""The database layer without a database, and the public names."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ async def add_one(number: int) -> int:
     return number + 1
 
 
-def test_run_now_finishes_an_operation_that_never_waits() -> None:
+def test_run_sync_finishes_an_operation_that_never_waits() -> None:
     async def operation() -> int:
         return await add_one(await add_one(1))
 
     assert run_sync(operation()) == 3
 
 
-def test_run_now_passes_exceptions_with_the_operations_line() -> None:
+def test_run_sync_passes_exceptions_with_the_operations_line() -> None:
     async def operation() -> None:
         raise KeyError("here")
 
@@ -39,7 +39,7 @@ def test_run_now_passes_exceptions_with_the_operations_line() -> None:
     assert caught.traceback[-1].name == "operation"
 
 
-def test_run_now_refuses_an_operation_that_waits_for_something_else() -> None:
+def test_run_sync_refuses_an_operation_that_waits_for_something_else() -> None:
     cleaned = []
 
     async def operation() -> None:
@@ -54,10 +54,10 @@ def test_run_now_refuses_an_operation_that_waits_for_something_else() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_what_fails_after_its_caller_was_cancelled_is_told(
+async def test_an_operation_that_fails_after_its_caller_was_cancelled_is_logged(
     times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the package's own logger, and not by asyncio, when the garbage is collected."""
+    """By the package's logger, not by asyncio when the task is garbage collected."""
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     settings = DatabaseSettings("schema", 0, AsyncMock(), AsyncMock(), None)
@@ -111,7 +111,7 @@ async def test_what_fails_after_its_caller_was_cancelled_is_told(
         (psycopg.DataError(), False),
     ],
 )
-def test_what_is_transient(exc: psycopg.Error, expected: bool) -> None:
+def test_transient_errors_are_recognized(exc: psycopg.Error, expected: bool) -> None:
     assert is_transient(exc) is expected
 
 
@@ -128,14 +128,17 @@ def test_the_public_names_are_all_there_and_documented() -> None:
     assert all(name in (errors.__doc__ or "") for name in public)
 
 
-def test_public_methods_are_documented_and_have_async_twins() -> None:
+def test_public_methods_are_documented_and_have_async_counterparts() -> None:
     saver = langgraph_durable.DurableSaver
     names = [n for n, m in vars(saver).items() if not n.startswith("_") and inspect.isfunction(m)]
     for name in names:
         assert inspect.getdoc(vars(saver)[name]), name
-    twinless = {n for n in names if "a" + n not in names and not (n[0] == "a" and n[1:] in names)}
-    assert twinless == {"get_next_version"}
+    without_counterpart = {n for n in names if "a" + n not in names and not (n[0] == "a" and n[1:] in names)}
+    assert without_counterpart == {"get_next_version"}
     for name in names:
         if "a" + name in names:
-            ours, twin = inspect.signature(vars(saver)[name]), inspect.signature(vars(saver)["a" + name])
-            assert list(ours.parameters.values()) == list(twin.parameters.values()), name
+            ours, counterpart = (
+                inspect.signature(vars(saver)[name]),
+                inspect.signature(vars(saver)["a" + name]),
+            )
+            assert list(ours.parameters.values()) == list(counterpart.parameters.values()), name
