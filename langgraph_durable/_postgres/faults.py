@@ -8,7 +8,12 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from langgraph_durable.errors import DurableError, InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable.errors import (
+    ConnectionFailedError,
+    DurableError,
+    InvalidConfigError,
+    SchemaOutOfDateError,
+)
 
 _TRANSIENT_STATES = {
     "40001",  # serialization failure
@@ -97,5 +102,5 @@ def explain(exc: psycopg.Error, schema: str) -> DurableError | None:
             ">= 1.21 max_prepared_statements > 0, or the saver prepare_threshold=None"
         )
     if isinstance(exc, psycopg.OperationalError) and exc.sqlstate is None and is_permanent_connect_fault(exc):
-        return InvalidConfigError(f"cannot connect to Postgres; check the connection string: {exc}")
+        return ConnectionFailedError(f"cannot connect to Postgres; check the connection string: {exc}")
     return None

@@ -24,7 +24,7 @@ from langgraph_durable._postgres.migrate_statements import (
 )
 from langgraph_durable._postgres.session import Session
 from langgraph_durable._postgres.statement import Statement, render_script
-from langgraph_durable.errors import InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable.errors import ConnectionFailedError, SchemaOutOfDateError
 
 _OLDEST_SERVER = 140000
 
@@ -96,7 +96,7 @@ async def check_schema(session: Session, schema: str) -> None:
 
     Raises:
         SchemaOutOfDateError: They are not; the message names the remedy.
-        InvalidConfigError: The server is too old.
+        ConnectionFailedError: The server is too old.
     """
     _require_server(session)
     applied = await _applied(session)
@@ -152,6 +152,6 @@ async def _migrate(session: Session, schema: str) -> None:
 
 def _require_server(session: Session) -> None:
     if session.server_version < _OLDEST_SERVER:
-        raise InvalidConfigError(
+        raise ConnectionFailedError(
             f"the server is Postgres {session.server_version // 10000}: langgraph_durable needs 14 or newer"
         )

@@ -12,7 +12,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from langgraph_durable import DurableSaver
-from langgraph_durable.errors import CheckpointCorruptedError, InvalidConfigError, ThreadDeletedError
+from langgraph_durable.errors import (
+    CheckpointCorruptedError,
+    ConnectionFailedError,
+    InvalidConfigError,
+    ThreadDeletedError,
+)
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver, SyncDriver
 
@@ -186,7 +191,7 @@ async def test_a_connection_string_that_cannot_work_is_not_retried(
     started = time.monotonic()
     async with DurableSaver.from_conn_string(make_conninfo(conninfo, **wrong), retry_timeout=30) as made:
         driven: Saver = SyncDriver(made) if driver == "sync" else made
-        with pytest.raises(InvalidConfigError, match=f"(?s)check the connection string: .*{said}"):
+        with pytest.raises(ConnectionFailedError, match=f"(?s)check the connection string: .*{said}"):
             await driven.aget_tuple(config_for("t"))
     assert time.monotonic() - started < 5  # far below the 30 s; a fraction of one on an idle machine
 
@@ -206,7 +211,7 @@ async def test_an_environment_that_cannot_work_is_not_retried(
     started = time.monotonic()
     async with DurableSaver.from_conn_string("host=localhost", retry_timeout=30) as made:
         for driven in (made, SyncDriver(made)):
-            with pytest.raises(InvalidConfigError, match=f"check the connection string: .*({said})"):
+            with pytest.raises(ConnectionFailedError, match=f"check the connection string: .*({said})"):
                 await driven.aget_tuple(config_for("t"))
     assert time.monotonic() - started < 5
 

@@ -28,7 +28,7 @@ from psycopg_pool import ConnectionPool
 from typing_extensions import TypedDict
 
 from langgraph_durable import DurableSaver, effect
-from langgraph_durable.errors import InvalidConfigError
+from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError
 from langgraph_durable.otel import instrument
 from tests.acceptance.graphs import CHAIN, chain
 from tests.samples import LARGE, WRITES, Driver, Observer, a_put, await_until, config
@@ -378,14 +378,14 @@ async def test_given_pools_and_connections(conninfo: str, telemetry: Telemetry) 
 def test_several_hosts_are_no_address(telemetry: Telemetry) -> None:
     with DurableSaver.from_conn_string("host=nowhere.invalid,nobody.invalid", retry_timeout=0) as nowhere:
         telemetry.instrument(nowhere)
-        with pytest.raises(InvalidConfigError):
+        with pytest.raises(ConnectionFailedError):
             nowhere.get_tuple(config())
     [span] = telemetry.spans()
     assert attributes(span) == {
         "db.system.name": "postgresql",
         "db.namespace": "langgraph_durable",
         "db.operation.name": "get_tuple",
-        "error.type": "InvalidConfigError",
+        "error.type": "ConnectionFailedError",
     }
 
 

@@ -26,7 +26,7 @@ from langgraph_durable._postgres.connections import async_living_connection
 from langgraph_durable._postgres.locks import LOCK_THREAD
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
-from langgraph_durable.errors import InvalidConfigError
+from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.proxy import Proxy
 from tests.samples import OPERATIONS, WRITES, Driver, Observer, a_put, await_until, config, wait_until
@@ -477,7 +477,7 @@ async def test_a_connection_that_waiting_does_not_mend_is_refused_at_once(
     started = time.monotonic()
     async with DurableSaver.from_conn_string(make_conninfo(restartable.conninfo(), **wrong)) as saver:
         for operation in ("setup", "get_tuple"):
-            with pytest.raises(InvalidConfigError, match=f"check the connection string.*{said}"):
+            with pytest.raises(ConnectionFailedError, match=f"check the connection string.*{said}"):
                 await drive(saver, operation, *OPERATIONS.get(operation, tuple)())
     assert time.monotonic() - started < 10
 

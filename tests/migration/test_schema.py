@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.migrate import migrations
-from langgraph_durable.errors import InvalidConfigError, SchemaOutOfDateError
+from langgraph_durable.errors import ConnectionFailedError, SchemaOutOfDateError
 from langgraph_durable.schema import DEFAULT_SCHEMA, schema_sql
 from tests.conftest import Databases
 from tests.samples import OPERATIONS, WRITES, Driver, a_put, config, without_slowness
@@ -283,7 +283,7 @@ async def test_a_server_too_old_is_refused(
     monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", 130012)
     async with DurableSaver.from_conn_string(conninfo) as saver:
         for name, args in [("setup", ()), ("put", a_put())]:
-            with pytest.raises(InvalidConfigError, match="Postgres 13: langgraph_durable needs 14"):
+            with pytest.raises(ConnectionFailedError, match="Postgres 13: langgraph_durable needs 14"):
                 await drive(saver, name, *args)
 
 
