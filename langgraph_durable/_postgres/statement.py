@@ -99,7 +99,7 @@ def _given(text: str, source: str) -> Statement:
 # --- statements in .sql files ---
 
 
-def load(package: str, name: str) -> Statement:
+def load(package: str | None, name: str) -> Statement:
     """Return the statement in `sql/<name>.sql` of a package, as it is in the file but for whole-line comments.
 
     `{schema}` and `{schema_name}` are filled in as in any Statement; other braces stand for themselves.
@@ -108,13 +108,13 @@ def load(package: str, name: str) -> Statement:
     return Statement(literal)
 
 
-def load_rows(package: str, name: str, columns: Mapping[str, str]) -> RowsStatement:
+def load_rows(package: str | None, name: str, columns: Mapping[str, str]) -> RowsStatement:
     """Return the statement in `sql/<name>.sql` of a package that stores one row or many; see RowsStatement."""
     return RowsStatement(columns, _read(package, name))
 
 
-def _read(package: str, name: str) -> str:
-    text = (resources.files(package) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+def _read(package: str | None, name: str) -> str:
+    text = (resources.files(cast("str", package)) / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     text = _COMMENT_LINE.sub("", text).strip()
     for brace in "{}":
         text = text.replace(brace, brace * 2)

@@ -4,43 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable._checkpoints import get_statements as _get_statements
-from langgraph_durable._checkpoints import put_statements as _put_statements
+import langgraph_durable
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import WriteRow
 from langgraph_durable._checkpoints.sent_rows import add_values, writes_row
-from langgraph_durable._inspect import statements as _reading_statements
-from langgraph_durable._postgres import statement as _statements
 from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.statement import RowsStatement, Statement, render
-from langgraph_durable._retention import statements as _retention_statements
-from langgraph_durable._retention import stats_statements as _storage_statements
 from langgraph_durable._segments.values import EncodedValue
-from langgraph_durable.effects import _statements as _effect_statements
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
 STATEMENTS: dict[str, Statement] = {}
-for module in (
-    _statements,
-    _put_statements,
-    _get_statements,
-    _retention_statements,
-    _effect_statements,
-    _reading_statements,
-    _storage_statements,
-):
-    for name, s in vars(module).items():
-        if isinstance(s, Statement):
-            STATEMENTS[name] = s
-        elif isinstance(s, RowsStatement):
-            STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
+for package in ("_postgres", "_checkpoints", "_segments", "_retention", "_inspect", "effects"):
+    for file in (Path(langgraph_durable.__file__).parent / package).glob("*.py"):
+        module = import_module(f"langgraph_durable.{package}.{file.stem}")
+        for name, s in vars(module).items():
+            if isinstance(s, Statement):
+                assert STATEMENTS.setdefault(name, s) is s, f"two statements are named {name}"
+            elif isinstance(s, RowsStatement):
+                STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000
@@ -91,7 +81,7 @@ def test_statements_are_found() -> None:
         "PUT_CHECKPOINTS.one",
         "PUT_WRITES_FIRST_WINS.many",
         "GET_LATEST",
-        "ERASE_THREAD",
+        "DELETE_THREAD",
     } <= STATEMENTS.keys()
 
 
@@ -301,13 +291,13 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-@pytest.mark.parametrize(("name", "threads"), [("LIST_WAITING", 10), ("LIST_WAITING_IN_THREAD", 1)])
+@pytest.mark.parametrize(("thread_id", "threads"), [(None, 10), ("thread-15", 1)])
 def test_an_inbox_page_walks_no_further_than_it_is_full(
-    filled: str, name: str, threads: int, mode: str
+    filled: str, thread_id: str | None, threads: int, mode: str
 ) -> None:
-    parameters = {"after": "thread-1", "size": 10, "thread_id": "thread-15"}
+    parameters = {"after": "thread-1", "size": 10, "thread_id": thread_id}
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, name, parameters)
+        plan = plan_of(connection, "LIST_WAITING", parameters)
     assert plan["Actual Rows"] == threads
     scans = [node for node in nodes(plan) if node.get("Relation Name") in TABLES]
     assert all(scan["Node Type"] != "Seq Scan" for scan in scans)
@@ -319,7 +309,7 @@ def test_an_inbox_page_walks_no_further_than_it_is_full(
 @pytest.mark.parametrize("thread_id", ["thread-1000", "huge"])
 def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, mode: str) -> None:
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, "ERASE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
+        plan = plan_of(connection, "DELETE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
     scans = [
         node for node in nodes(plan) if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]
     ]
