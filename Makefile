@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test oldest torture soak check bench clean
+.PHONY: help demo test oldest torture soak check vocabulary docs dist bench clean
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,11 +47,29 @@ SOAK_SECONDS ?= 600
 soak: $(VENV)/dev.installed ## ten minutes of 200 graphs, cancellations, killed connections and two restarts
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/acceptance/test_soak.py -s
 
-check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright
+check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright, vocabulary
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m tests.vocabulary
+
+vocabulary: $(VENV)/dev.installed ## fail on phrases that the glossary replaces
+	$(BIN)/python -m tests.vocabulary
+
+$(VENV)/docs.installed: pyproject.toml | $(BIN)/python
+	@echo "installing langgraph-durable and the documentation tools into $(VENV) ..."
+	$(PIP) install --quiet --editable . --group docs
+	@touch $@
+
+docs: $(VENV)/docs.installed ## the documentation as HTML, with warnings as errors
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "built: docs/_build/html/index.html"
+
+dist: $(VENV)/dev.installed ## sdist and wheel, checked
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 $(VENV)/bench.installed: $(VENV)/dev.installed
 	$(PIP) install --quiet --group bench
@@ -61,4 +79,4 @@ bench: $(VENV)/bench.installed ## figures beside langgraph-checkpoint-postgres, 
 	$(BIN)/python -m benchmarks
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VENV)-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

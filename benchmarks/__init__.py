@@ -1,1 +1,1 @@
-"""Figures beside langgraph-checkpoint-postgres, on one server, in one run."""
+"""Compare this saver with langgraph-checkpoint-postgres, on one server, in one run."""

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, one table, one JSON file."""
+"""Run every benchmark, print one table, and write one JSON file: `make bench`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from langgraph_durable import embedded
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--json", type=Path, default=Path("benchmarks/latest.json"), help="where the record goes"
+        "--json", type=Path, default=Path("benchmarks/latest.json"), help="the file to write the figures to"
     )
     options = parser.parse_args()
     with embedded.database() as server:
         version = server_version(server)
-        print(f"Postgres {version}, fsync as the server has it; medians of interleaved rounds\n")
+        print(f"Postgres {version}, fsync as configured on the server; medians of interleaved rounds\n")
         print(f"{'':<52} {'ours':>9} {'peer':>9}")
         parts = (latency, throughput, load, table_size, storage, retention, effects)
         figures = [figure for part in parts for figure in asyncio.run(part.run(server))]

@@ -1,4 +1,4 @@
-"""The effect log against its limit: bare statements on the same pool."""
+"""Compare the effect log with its lower bound: bare statements on the same pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ = "SELECT state, result FROM bare WHERE id = %s"
 
 
 async def run(server: str) -> list[Figure]:
-    """Measure, and print a line a figure."""
+    """Measure, and print a line for each figure."""
     async with both_savers(server) as (ours, _):
         numbers = count()
         log = ours.effects
@@ -35,7 +35,7 @@ async def run(server: str) -> list[Figure]:
             await execute(ours, BEGIN, key)
             await execute(ours, END, b"paid", key)
 
-        async def guarded() -> None:
+        async def executed() -> None:
             number = next(numbers)
             assert await pay(number) == {"paid": number}
 
@@ -51,7 +51,7 @@ async def run(server: str) -> list[Figure]:
         return [
             await compare(
                 "an effect, begun to completed, vs two bare commits",
-                lambda: mean_ms(guarded, TIMES),
+                lambda: mean_ms(executed, TIMES),
                 lambda: mean_ms(bare, TIMES),
                 target=1.3,
             ),
@@ -65,7 +65,7 @@ async def run(server: str) -> list[Figure]:
 
 
 async def execute(saver: DurableSaver, statement: str, *params: Any) -> list[Any]:
-    """Run a statement on the pool that the effects use too."""
+    """Run a statement on the saver's pool, which the effects also use."""
     connections = saver.durable_context.async_connections
     assert connections is not None
     async with (

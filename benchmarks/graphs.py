@@ -1,4 +1,4 @@
-"""The load of 200 graphs; imports neither saver, so that a process can run it with one alone."""
+"""A load of 200 graphs. Imports no saver, so that benchmarks.process can load only one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class State(TypedDict):
 
 
 def five_steps(saver: AnySaver) -> Any:
-    """A graph of five nodes in a row, each of which adds to its state."""
+    """Return a graph of five nodes in a row, each of which adds to the state."""
     builder = StateGraph(State)
     names = [f"step_{number}" for number in range(STEPS)]
     for before, name in zip([START, *names], names, strict=False):
@@ -30,16 +30,16 @@ def five_steps(saver: AnySaver) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def a_thread() -> RunnableConfig:
+def new_thread() -> RunnableConfig:
     return {"configurable": {"thread_id": str(uuid4())}}
 
 
 async def run_graphs(graph: Any, kilobytes: int = 0) -> None:
-    """Run a graph of `five_steps` 200 times at once, each from a state of so many kilobytes that no other has."""
+    """Run a graph of `five_steps` 200 times at once, each from a different state of `kilobytes`."""
 
     async def run() -> None:
-        said = [uuid4().hex * 32 for _ in range(kilobytes)]
-        end = await graph.ainvoke({"trail": said}, a_thread(), durability="sync")
+        texts = [uuid4().hex * 32 for _ in range(kilobytes)]
+        end = await graph.ainvoke({"trail": texts}, new_thread(), durability="sync")
         assert len(end["trail"]) == kilobytes + STEPS
 
     await asyncio.gather(*(run() for _ in range(GRAPHS)))

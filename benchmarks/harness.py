@@ -1,4 +1,4 @@
-"""Measure two savers alike: interleaved rounds, medians, a ratio, a table, and JSON for the record."""
+"""Measure two savers in interleaved rounds, and report medians as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from langgraph_durable import DurableSaver
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured piece of work: medians of its rounds."""
+    """One comparison: medians of both savers' rounds."""
 
     work: str
     unit: str
@@ -43,15 +43,15 @@ class Figure:
 
 
 def conninfo_of(peer: AsyncPostgresSaver) -> str:
-    """The database that `both_savers` made."""
+    """Return the connection string of the database that `both_savers` created."""
     pool: Any = peer.conn
     conninfo: str = pool.conninfo
     return conninfo
 
 
 @contextmanager
-def collector_tuned() -> Iterator[None]:
-    """Let Python's collector of garbage run as the README advises those who run many graphs in a process."""
+def gc_tuned() -> Iterator[None]:
+    """Tune the garbage collector as the documentation advises for many graphs in one process."""
     threshold = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -65,7 +65,7 @@ def collector_tuned() -> Iterator[None]:
 
 @asynccontextmanager
 async def both_savers(server: str) -> AsyncIterator[tuple[DurableSaver, AsyncPostgresSaver]]:
-    """Our saver and the official one, each on a pool of 16, in one fresh database."""
+    """Yield this saver and the official one, each on a pool of 16, in one new database."""
     name = f"durable_bench_{uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -97,9 +97,10 @@ async def compare(
     rounds: int = 7,
     more_is_better: bool = False,
 ) -> Figure:
-    """Run two measurements in turn, after one warm-up each, and take the medians of what they return.
+    """Run two measurements in turn, and return the medians of their results, as a line printed.
 
-    The target is of ours / peer's: at most that, or, where more is better, at least.
+    Each is run once before, to warm up. The target is a ratio, ours / peers: the largest allowed, or, if
+    `more_is_better`, the smallest.
     """
     await ours()
     await peers()
@@ -111,7 +112,7 @@ async def compare(
 
 
 def show(figure: Figure, *, more_is_better: bool = False) -> Figure:
-    """Print a line."""
+    """Print a figure as a line of the table, and return it."""
     verdict = (
         "" if figure.target is None else f"   target {'>=' if more_is_better else '<='} {figure.target:.4g}"
     )
@@ -137,7 +138,7 @@ def server_version(server: str) -> str:
 
 
 def write_json(figures: list[Figure], path: Path, server_version: str) -> None:
-    """Record figures with the machine and the versions that gave them."""
+    """Write figures to a file, with the machine and the versions they were measured on."""
     packages = ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg")
     record = {
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},

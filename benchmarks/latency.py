@@ -1,4 +1,4 @@
-"""One task, one thread: what each call costs."""
+"""Measure the latency of each call, in one task on one thread."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ HISTORY = 240
 
 
 def next_checkpoint(saver: AnySaver, previous: Checkpoint | None) -> tuple[Checkpoint, dict[str, Any]]:
-    """Make a checkpoint of 2 KB as a five-channel graph would: two channels change, one of them large."""
-    made = empty_checkpoint()
-    made["v"] = 4
+    """Return a checkpoint of 2 KB, in which two of five channels changed, and the new versions."""
+    checkpoint = empty_checkpoint()
+    checkpoint["v"] = 4
     version = saver.get_next_version(previous and max(previous["channel_versions"].values()), None)
     values: dict[str, Any] = (
         previous["channel_values"] if previous else {"kept": ["k" * 200], "flag": True, "name": "thread"}
     )
-    made["channel_values"] = values | {"large": {"text": uuid4().hex * 40}, "branch:to:model": None}
+    checkpoint["channel_values"] = values | {"large": {"text": uuid4().hex * 40}, "branch:to:model": None}
     changed = {"large": version, "branch:to:model": version}
     kept: dict[str, Any] = dict(previous["channel_versions"]) if previous else dict.fromkeys(values, version)
-    made["channel_versions"] = kept | changed
-    made["versions_seen"] = {"model": dict(made["channel_versions"]), "__input__": {}}
-    return made, changed if previous else made["channel_versions"]
+    checkpoint["channel_versions"] = kept | changed
+    checkpoint["versions_seen"] = {"model": dict(checkpoint["channel_versions"]), "__input__": {}}
+    return checkpoint, changed if previous else checkpoint["channel_versions"]
 
 
 class Thread:
-    """A thread that grows by one checkpoint, or one task's writes, a call."""
+    """A thread that grows by one checkpoint, or by one task's writes, with each call."""
 
     def __init__(self, saver: AnySaver) -> None:
         self.saver = saver
@@ -64,23 +64,26 @@ class Thread:
 
 
 async def grow_conversation(saver: AnySaver, config: RunnableConfig) -> None:
-    """Put a history of checkpoints whose message list grows, as an ordinary conversation's does."""
+    """Put a history of checkpoints whose message list grows by one message each."""
     messages: list[Any] = []
     previous = None
     for step in range(HISTORY):
         kind = HumanMessage if step % 2 == 0 else AIMessage
         messages = [*messages, kind(f"message {step}: " + "so it goes, and so on. " * 8, id=f"m{step}")]
-        made = empty_checkpoint()
-        made["v"] = 4
+        checkpoint = empty_checkpoint()
+        checkpoint["v"] = 4
         version = saver.get_next_version(previous, None)
-        made["channel_values"], made["channel_versions"] = {"messages": messages}, {"messages": version}
+        checkpoint["channel_values"], checkpoint["channel_versions"] = (
+            {"messages": messages},
+            {"messages": version},
+        )
         metadata: Any = {"source": "loop", "step": step, "parents": {}}
-        config = await saver.aput(config, made, metadata, made["channel_versions"])
+        config = await saver.aput(config, checkpoint, metadata, checkpoint["channel_versions"])
         previous = version
 
 
 async def run(server: str) -> list[Figure]:
-    """Measure, and print a line a figure."""
+    """Measure, and print a line for each figure."""
     figures = []
     async with both_savers(server) as savers:
         ours, peers = (Thread(saver) for saver in savers)
@@ -94,7 +97,7 @@ async def run(server: str) -> list[Figure]:
         await pair("put, 2 KB", "put")
         await pair("put_writes, 2 writes, 1 KB", "put_writes")
         await pair("put + put_writes", "put_both", 0.75)
-        ours.config, peers.config = start_anew(ours), start_anew(peers)
+        ours.config, peers.config = start_thread(ours), start_thread(peers)
         for thread in (ours, peers):
             await thread.put()
             await thread.put_writes()
@@ -124,7 +127,7 @@ async def run(server: str) -> list[Figure]:
     return figures
 
 
-def start_anew(thread: Thread) -> RunnableConfig:
-    """Start another thread of checkpoints, so that what is read has no long past."""
+def start_thread(thread: Thread) -> RunnableConfig:
+    """Return the config of a new thread, so that reads do not depend on a long history."""
     thread.previous = None
     return {"configurable": {"thread_id": str(uuid4()), "checkpoint_ns": ""}}

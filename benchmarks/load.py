@@ -1,4 +1,4 @@
-"""Under the load of 200 graphs at once: what the slowest calls take, and how much memory the process."""
+"""Measure tail latency and peak memory while 200 graphs run at once."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import product
 
-from benchmarks.graphs import GRAPHS, AnySaver, a_thread, five_steps
-from benchmarks.harness import Figure, both_savers, collector_tuned, compare, conninfo_of, show
+from benchmarks.graphs import GRAPHS, AnySaver, five_steps, new_thread
+from benchmarks.harness import Figure, both_savers, compare, conninfo_of, gc_tuned, show
 from benchmarks.latency import Thread
 
 PROBES = 20
-"""Calls that are timed at once, each on a thread of its own."""
+"""Concurrent tasks that time calls, each on a separate thread."""
 SECONDS = 10.0
 ROUNDS = 5
 PROCESSES = 3
-MOST_MORE = 80
-"""MB that ours may take more than the peer."""
+EXTRA_MEMORY = 80
+"""MB that this saver may use beyond the peer's peak."""
 
 
 async def p99_under_load(saver: AnySaver, call: str) -> float:
-    """Return, in milliseconds, what one call in a hundred takes longer than while 200 graphs run without end."""
+    """Return the 99th percentile of a call's duration, in milliseconds, while 200 graphs run."""
     graph = five_steps(saver)
     end = time.perf_counter() + SECONDS
 
     async def run_graph() -> None:
         while time.perf_counter() < end:
-            await graph.ainvoke({"trail": []}, a_thread(), durability="sync")
+            await graph.ainvoke({"trail": []}, new_thread(), durability="sync")
 
-    took: list[float] = []
+    durations: list[float] = []
 
     async def probe() -> None:
         thread = Thread(saver)
@@ -40,30 +40,30 @@ async def p99_under_load(saver: AnySaver, call: str) -> float:
         while time.perf_counter() < end:
             began = time.perf_counter()
             await getattr(thread, call)()
-            took.append((time.perf_counter() - began) * 1000)
+            durations.append((time.perf_counter() - began) * 1000)
 
     await asyncio.gather(*(run_graph() for _ in range(GRAPHS)), *(probe() for _ in range(PROBES)))
-    return statistics.quantiles(took, n=100, method="inclusive")[98]
+    return statistics.quantiles(durations, n=100, method="inclusive")[98]
 
 
-async def peak_memory(whose: str, conninfo: str, kilobytes: int) -> float:
-    """Return the most memory, in MB, that a process of its own takes under the load; see process.py."""
+async def peak_memory(which: str, conninfo: str, kilobytes: int) -> float:
+    """Return the peak memory of a separate process under the load, in MB; see process.py."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.process", whose, conninfo, str(kilobytes)),
+        *(sys.executable, "-m", "benchmarks.process", which, conninfo, str(kilobytes)),
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0
-    return float(said)
+    return float(output)
 
 
 async def run(server: str) -> list[Figure]:
-    """Measure, and print a line a figure."""
+    """Measure, and print a line for each figure."""
     figures = []
     calls = (("put + put_writes", "put_both"), ("get_tuple, latest", "get"))
     for tuned, (work, call) in product((False, True), calls):
         async with both_savers(server) as (ours, peer):
-            with collector_tuned() if tuned else nullcontext():
+            with gc_tuned() if tuned else nullcontext():
                 figure = await compare(
                     f"{work}, p99 under 200 graphs" + (", tuned" if tuned else ""),
                     partial(p99_under_load, ours, call),
@@ -84,6 +84,6 @@ async def run(server: str) -> list[Figure]:
             ]
         mine, its = (statistics.median(side) for side in zip(*pairs, strict=True))
         figures.append(
-            show(Figure(f"200 graphs, {work}: peak memory", "MB", mine, its, (its + MOST_MORE) / its))
+            show(Figure(f"200 graphs, {work}: peak memory", "MB", mine, its, (its + EXTRA_MEMORY) / its))
         )
     return figures

@@ -1,6 +1,6 @@
-"""One process with one saver under the load of 200 graphs: prints the most memory that it took, in MB.
+"""Run 200 graphs with one saver and print the peak memory of the process in MB.
 
-`python -m benchmarks.process ours|peer CONNINFO KILOBYTES`; nothing of the other saver is loaded.
+`python -m benchmarks.process ours|peer CONNINFO KILOBYTES`. The other saver is not imported.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from benchmarks.graphs import POOL_SIZE, AnySaver, five_steps, run_graphs
 TIMES = 3
 
 
-async def open_saver(stack: AsyncExitStack, whose: str, conninfo: str) -> AnySaver:
-    if whose == "ours":
+async def open_saver(stack: AsyncExitStack, which: str, conninfo: str) -> AnySaver:
+    if which == "ours":
+        # Imported here so that the other saver does not count.
         from langgraph_durable import DurableSaver
 
         saver = DurableSaver.from_conn_string(conninfo, min_size=POOL_SIZE, max_size=POOL_SIZE)
@@ -36,15 +37,15 @@ async def open_saver(stack: AsyncExitStack, whose: str, conninfo: str) -> AnySav
     return AsyncPostgresSaver(await stack.enter_async_context(pool))
 
 
-async def run(whose: str, conninfo: str, kilobytes: int) -> None:
+async def run(which: str, conninfo: str, kilobytes: int) -> None:
     async with AsyncExitStack() as stack:
-        graph = five_steps(await open_saver(stack, whose, conninfo))
+        graph = five_steps(await open_saver(stack, which, conninfo))
         for _ in range(TIMES):
             await run_graphs(graph, kilobytes)
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process had at once; getrusage would count its parent's too."""
+    """Return the peak memory of this process; getrusage would include its parent's."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024 / 1e6

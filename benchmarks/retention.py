@@ -1,4 +1,4 @@
-"""Delta channels and pruning beside the peer; copying, which it has not, against its limit."""
+"""Compare delta channels and pruning with the peer, and measure copying, which the peer lacks."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def config_of(thread_id: str, checkpoint_id: str | None = None) -> RunnableConfi
 
 
 async def grow_delta_channel(saver: AnySaver, updates: int) -> RunnableConfig:
-    """Put a thread whose channel is stored only as what each step wrote to it; return its newest checkpoint."""
+    """Put a thread with a delta channel of `updates` writes, and return the config of its latest checkpoint."""
     config = config_of(str(uuid4()))
     version: Any = None
     for step in range(updates + 1):
-        made = empty_checkpoint()
-        made["v"] = 4
+        checkpoint = empty_checkpoint()
+        checkpoint["v"] = 4
         version = saver.get_next_version(version, None)
-        made["channel_versions"] = {"messages": version}
+        checkpoint["channel_versions"] = {"messages": version}
         metadata: Any = {
             "source": "loop",
             "step": step,
             "counters_since_delta_snapshot": {"messages": (step, step)},
         }
-        config = await saver.aput(config, made, metadata, made["channel_versions"])
+        config = await saver.aput(config, checkpoint, metadata, checkpoint["channel_versions"])
         message = HumanMessage(f"message {step}: " + "so it goes, " * 8, id=f"m{step}")
         await saver.aput_writes(config, [("messages", [message])], str(uuid4()), "~__pregel_pull, node")
     return config
@@ -76,7 +76,7 @@ async def timed(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def run(server: str) -> list[Figure]:
-    """Measure, and print a line a figure."""
+    """Measure, and print a line for each figure."""
     figures = []
     async with both_savers(server) as (ours, peer):
         for updates, target, rounds in ((300, 0.5, 15), (5000, 0.4, 5)):
@@ -92,20 +92,18 @@ async def run(server: str) -> list[Figure]:
                 )
             )
 
-    async with both_savers(server) as (
-        ours,
-        peer,
-    ):  # anew: what is pruned is not to be measured by what was not
+    # A new database, because the rows of the delta channels would slow the prunes.
+    async with both_savers(server) as (ours, peer):
 
         async def prune(saver: AnySaver) -> float:
             thread_id = str(uuid4())
             await converse(saver, thread_id)
-            took = await timed(lambda: saver.aprune([thread_id]))
+            duration = await timed(lambda: saver.aprune([thread_id]))
             found = await saver.aget_tuple(config_of(thread_id))
             assert found is not None
             assert len(found.checkpoint["channel_values"]["messages"]) == 2 * TURNS
             assert len([t async for t in saver.alist(config_of(thread_id))]) == 1
-            return took
+            return duration
 
         figures.append(
             await compare(
@@ -128,9 +126,14 @@ async def grow_thread(saver: AnySaver, thread_id: str) -> None:
     config = config_of(thread_id)
     version: Any = None
     for step in range(COPIED):
-        made = empty_checkpoint()
-        made["v"] = 4
+        checkpoint = empty_checkpoint()
+        checkpoint["v"] = 4
         version = saver.get_next_version(version, None)
-        made["channel_values"], made["channel_versions"] = {"n": {"text": "x" * 1000}}, {"n": version}
-        config = await saver.aput(config, made, {"source": "loop", "step": step}, made["channel_versions"])
+        checkpoint["channel_values"], checkpoint["channel_versions"] = (
+            {"n": {"text": "x" * 1000}},
+            {"n": version},
+        )
+        config = await saver.aput(
+            config, checkpoint, {"source": "loop", "step": step}, checkpoint["channel_versions"]
+        )
         await saver.aput_writes(config, [("n", {"text": "x" * 1000})], str(uuid4()))

@@ -1,7 +1,6 @@
-"""What conversations, small states and files take: disk, WAL and time, and how they grow.
+"""Measure disk, WAL and time of conversations, small states and files, and how disk usage grows.
 
-Each run has a database of its own, so that all that is in it is the run's. `python -m benchmarks.storage` runs this
-part alone.
+Each run has a separate database. `python -m benchmarks.storage` runs only this benchmark.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ SYLLABLES = [*"aeiou", *(c + v for c in "bdfglmnprstvkhj" for v in "aeiou"), "st
 
 @cache
 def vocabulary() -> tuple[list[str], list[float]]:
-    """Words, as often as they come in prose: the second half as often as the first, and so on."""
+    """Return words and their frequencies, which fall as in prose (Zipf's law)."""
     dice = random.Random(7)
     words = ["".join(dice.choices(SYLLABLES, k=dice.randint(1, 4))) for _ in range(3000)]
     return words, [1 / (rank + 3) for rank in range(len(words))]
 
 
 def prose(number: int, size: int = MESSAGE) -> str:
-    """Text number so-and-so, which compresses two to three times among its like."""
+    """Return the text of a number; such texts together compress by a factor of two to three."""
     dice = random.Random(number)
     words, weights = vocabulary()
     return " ".join(dice.choices(words, weights, k=size // 4))[:size]
 
 
-# --- what is run ---
+# --- workloads ---
 
 
 async def converse(saver: AnySaver, turns: int) -> Any:
-    """Hold a conversation, and return the messages."""
+    """Run a conversation with a model and a tool, and return its messages."""
 
     def model(state: MessagesState) -> dict[str, Any]:
         n = len(state["messages"])
@@ -90,7 +89,7 @@ class Files(TypedDict):
 
 
 async def edit_files(saver: AnySaver, steps: int) -> Any:
-    """Change one of fifty files of 20 KB a step, and return them."""
+    """Change one of fifty files of 20 KB in each step, and return the files."""
 
     def edit(state: Files) -> dict[str, Any]:
         step = state["step"]
@@ -108,34 +107,36 @@ async def edit_files(saver: AnySaver, steps: int) -> Any:
 
 
 async def put_small(saver: AnySaver, steps: int, thread_id: str = "thread") -> Any:
-    """Put states of five channels and 1 KB, of which two change a step, and return the last one's values."""
+    """Put states of five channels and 1 KB, of which two change in each step; return the last values."""
     config: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
     latest = config
     values: dict[str, Any] = {f"channel {n}": {"text": prose(n, 200)} for n in range(5)}
     versions: dict[str, Any] = {}
     for step in range(steps):
-        made = empty_checkpoint()
-        made["v"] = 4
+        checkpoint = empty_checkpoint()
+        checkpoint["v"] = 4
         version = saver.get_next_version(max(versions.values(), default=None), None)
         which = values if step == 0 else ["channel 0", f"channel {1 + step % 4}"]
         changed: dict[str, Any] = dict.fromkeys(which, version)
         values = values | {channel: {"text": prose(step, 200)} for channel in changed}
         versions = versions | changed
-        made["channel_values"], made["channel_versions"] = values, versions
-        config = await saver.aput(config, made, {"source": "loop", "step": step, "parents": {}}, changed)
+        checkpoint["channel_values"], checkpoint["channel_versions"] = values, versions
+        config = await saver.aput(
+            config, checkpoint, {"source": "loop", "step": step, "parents": {}}, changed
+        )
     found = await saver.aget_tuple(latest)
     assert found is not None
     return found.checkpoint["channel_values"]
 
 
-# --- how it is measured ---
+# --- measurement ---
 
 Work = Callable[[AnySaver, int], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took; its result, to be compared."""
+    """The cost of a run, and its result, which must be equal for both savers."""
 
     seconds: float
     disk: int
@@ -144,16 +145,16 @@ class Cost:
 
 
 async def run_both(server: str, work: Work, size: int, *, ours_first: bool) -> tuple[Cost, Cost]:
-    """Run a piece of work with each saver, in one fresh database."""
+    """Run a workload with each saver, in one new database."""
     async with both_savers(server) as (ours, peer):
         pool: Any = peer.conn
         pairs: list[tuple[AnySaver, str]] = [(ours, OUR_TABLES), (peer, "public")]
         costs = {}
-        for saver, _ in pairs:  # every connection has prepared its statements
+        for saver, _ in pairs:  # so that every connection has prepared its statements
             await put_small(saver, WARM_UP, "warm")
         for saver, schema in pairs if ours_first else pairs[::-1]:
             costs[schema] = await cost(pool.conninfo, schema, partial(work, saver, size))
-    assert costs[OUR_TABLES].result == costs["public"].result, "the same, read back"
+    assert costs[OUR_TABLES].result == costs["public"].result, "both savers read back the same result"
     return costs[OUR_TABLES], costs["public"]
 
 
@@ -167,9 +168,9 @@ async def cost(conninfo: str, schema: str, call: Callable[[], Awaitable[Any]]) -
 
 
 def measure(conninfo: str, schema: str) -> tuple[int, int]:
-    """Return the bytes of a schema's tables, with indexes and TOAST, and of all WAL so far."""
+    """Return the bytes of a schema's tables, indexes and TOAST, and of all WAL written so far."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute("CHECKPOINT")  # so that both write the same full pages
+        connection.execute("CHECKPOINT")  # so that both write full pages for the same blocks
         row = connection.execute(
             "SELECT sum(pg_total_relation_size(c.oid))::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint "
             "FROM pg_class c WHERE relnamespace = %s::regnamespace AND relkind = 'r'",
@@ -182,7 +183,7 @@ def measure(conninfo: str, schema: str) -> tuple[int, int]:
 async def compare_costs(
     server: str, name: str, work: Work, size: int, targets: Sequence[float | None], rounds: int = ROUNDS
 ) -> list[Figure]:
-    """Compare disk, WAL and time, each with its target; the order of the savers alternates."""
+    """Compare disk, WAL and time with their targets; the order of the savers alternates."""
     runs = [await run_both(server, work, size, ours_first=bool(n % 2)) for n in range(rounds)]
 
     def median(of: Callable[[Cost], float], side: int) -> float:
@@ -200,7 +201,7 @@ async def compare_costs(
 
 
 def exponent(sizes: Sequence[float]) -> float:
-    """Return b of bytes = a * turns ** b, fitted to the logarithms."""
+    """Return b of `bytes = a * turns ** b`, by linear regression on the logarithms."""
     xs, ys = [math.log(t) for t in GROWTH], [math.log(s) for s in sizes]
     mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
@@ -208,7 +209,7 @@ def exponent(sizes: Sequence[float]) -> float:
 
 
 async def run(server: str, picture: Path = Path("benchmarks/growth.png")) -> list[Figure]:
-    """Measure, print a line a figure, and draw the growth."""
+    """Measure, print a line for each figure, and draw the growth."""
     figures = await compare_costs(server, "5 channels, 1 KB, 1500 puts", put_small, 1500, (1, 1, 1))
     figures += await compare_costs(
         server, "50 files of 20 KB, 100 edits", edit_files, 100, (0.05, None, None)
@@ -240,7 +241,7 @@ def draw(disk: Sequence[tuple[float, float]], picture: Path) -> None:
         from matplotlib.figure import Figure as Canvas
         from matplotlib.ticker import FuncFormatter, NullLocator
     except ImportError:
-        print("no picture of the growth: matplotlib is in the dependency group `bench`")
+        print("The picture of the growth is skipped. Install the dependency group `bench` for matplotlib.")
         return
     canvas = Canvas(figsize=(7, 4), layout="constrained")
     axes = canvas.subplots()
@@ -249,9 +250,9 @@ def draw(disk: Sequence[tuple[float, float]], picture: Path) -> None:
         sizes = [pair[side] for pair in disk]
         axes.plot(GROWTH, sizes, "o-", color=color, label=label)
         for turns, size in zip(GROWTH, sizes, strict=True):
-            told = f"{size:.0f}" if size >= 10 else f"{size:.1f}"
+            text = f"{size:.0f}" if size >= 10 else f"{size:.1f}"
             axes.annotate(
-                told,
+                text,
                 (turns, size),
                 color=color,
                 textcoords="offset points",

@@ -1,4 +1,4 @@
-"""A table of a million checkpoints against one of a thousand: reading a thread's latest must not notice."""
+"""Compare reads of a thread's latest checkpoint in tables of a million and of a thousand."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from langgraph_durable._checkpoints.get_statements import GET_LATEST
 from langgraph_durable._postgres.statement import render
 
 SMALL, LARGE = 1_000, 1_000_000
-EACH = STEPS + 2
-"""Checkpoints of a thread."""
+PER_THREAD = STEPS + 2
+"""Checkpoints in each thread."""
 READS = 150
 TABLES = ("checkpoints", "channel_values", "writes")
 
@@ -28,10 +28,10 @@ def copy_of(number: int) -> RunnableConfig:
 
 
 async def fill(saver: DurableSaver, conninfo: str, checkpoints: int) -> int:
-    """Run a graph, copy its thread on the server until there are so many checkpoints, and return the copies."""
+    """Copy a graph's thread until there are that many checkpoints; return the number of copies."""
     config: RunnableConfig = {"configurable": {"thread_id": "origin"}}
     await five_steps(saver).ainvoke({"trail": ["x" * 500]}, config, durability="sync")
-    copies = checkpoints // EACH
+    copies = checkpoints // PER_THREAD
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         for name in TABLES:
             table = sql.Identifier(saver.schema, name)
@@ -57,7 +57,7 @@ def latest(saver: DurableSaver, choose: Callable[[], int]) -> Callable[[], Await
 
 
 def indexes_used(conninfo: str, schema: str) -> set[str]:
-    """Return the indexes that a thread's latest checkpoint is read by; nothing may be read without one."""
+    """Return the indexes that read a thread's latest checkpoint; fail on a sequential scan."""
     query = render(GET_LATEST, schema)
     with psycopg.connect(conninfo, options="-c plan_cache_mode=force_generic_plan") as connection:
         connection.execute(b"PREPARE latest AS " + query.query)
@@ -75,13 +75,14 @@ def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 async def run(server: str) -> list[Figure]:
-    """Measure, and print a line a figure."""
+    """Measure, and print a line for each figure."""
     figures = []
-    async with both_savers(server) as (large, its_peer), both_savers(server) as (small, other_peer):
-        conninfo = conninfo_of(its_peer)
-        few = await fill(small, conninfo_of(other_peer), SMALL)
+    async with both_savers(server) as (large, large_peer), both_savers(server) as (small, small_peer):
+        conninfo = conninfo_of(large_peer)
+        few = await fill(small, conninfo_of(small_peer), SMALL)
         many = await fill(large, conninfo, LARGE)
-        print(f"of {LARGE} checkpoints, read by {', '.join(sorted(indexes_used(conninfo, large.schema)))}")
+        indexes = ", ".join(sorted(indexes_used(conninfo, large.schema)))
+        print(f"indexes that read the latest of {LARGE} checkpoints: {indexes}")
         figures.append(
             await compare(
                 f"latest of {LARGE:,} checkpoints, vs of {SMALL:,}",

@@ -1,4 +1,4 @@
-"""Many tasks and threads at once: what a process stores a second, and what a call costs under that load."""
+"""Measure how many puts and super-steps a second one process reaches, with many tasks and threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
-from benchmarks.graphs import GRAPHS, POOL_SIZE, STEPS, AnySaver, a_thread, five_steps, run_graphs
-from benchmarks.harness import Figure, both_savers, collector_tuned, compare, conninfo_of
+from benchmarks.graphs import GRAPHS, POOL_SIZE, STEPS, AnySaver, five_steps, new_thread, run_graphs
+from benchmarks.harness import Figure, both_savers, compare, conninfo_of, gc_tuned
 from benchmarks.latency import Thread
 
 TASKS, PUTS = 64, 40
@@ -24,7 +24,7 @@ ROUNDS = 5
 
 
 async def put_in_tasks(saver: AnySaver) -> float:
-    """Return the puts a second of 64 tasks, each on a thread of its own."""
+    """Return the puts a second of 64 tasks, each on a separate thread."""
     threads = [Thread(saver) for _ in range(TASKS)]
 
     async def put_many(thread: Thread) -> None:
@@ -39,7 +39,7 @@ async def put_in_tasks(saver: AnySaver) -> float:
 
 
 async def rate_of_graphs(saver: AnySaver) -> float:
-    """Return the super-steps a second of 200 graphs at once."""
+    """Return the super-steps a second of 200 concurrent graphs."""
     graph = five_steps(saver)
     began = time.perf_counter()
     await run_graphs(graph)
@@ -47,12 +47,12 @@ async def rate_of_graphs(saver: AnySaver) -> float:
 
 
 def run_graphs_in_threads(saver: AnySaver) -> float:
-    """Return the super-steps a second of 32 threads that run sync graphs."""
+    """Return the super-steps a second of sync graphs in 32 operating system threads."""
     graph = five_steps(saver)
 
     def run(_: int) -> None:
         for _ in range(RUNS):
-            assert len(graph.invoke({"trail": []}, a_thread(), durability="sync")["trail"]) == STEPS
+            assert len(graph.invoke({"trail": []}, new_thread(), durability="sync")["trail"]) == STEPS
 
     with ThreadPoolExecutor(THREADS) as threads:
         began = time.perf_counter()
@@ -61,8 +61,8 @@ def run_graphs_in_threads(saver: AnySaver) -> float:
 
 
 @asynccontextmanager
-async def without_its_lock(peer: Any) -> AsyncIterator[AnySaver]:
-    """The peer with a semaphore in the place of its lock: the workaround that its users publish."""
+async def without_lock(peer: Any) -> AsyncIterator[AnySaver]:
+    """Yield the peer with a semaphore instead of its lock, a workaround that its users publish."""
     lock, peer.lock = peer.lock, asyncio.Semaphore(POOL_SIZE)
     try:
         yield peer
@@ -71,7 +71,7 @@ async def without_its_lock(peer: Any) -> AsyncIterator[AnySaver]:
 
 
 async def run(server: str) -> list[Figure]:
-    """Measure, and print a line a figure."""
+    """Measure, and print a line for each figure."""
     figures = []
     async with both_savers(server) as (ours, peer):
 
@@ -97,12 +97,12 @@ async def run(server: str) -> list[Figure]:
             return await asyncio.to_thread(run_graphs_in_threads, saver)
 
         await rate("64 tasks that put 2 KB: puts", put_in_tasks, peer, 5)
-        async with without_its_lock(peer) as unlocked:
+        async with without_lock(peer) as unlocked:
             await rate("the same, the peer without its lock", put_in_tasks, unlocked, 3)
         await rate("200 graphs at once: super-steps", rate_of_graphs, peer, 2.5)
         await rate("the same, vs InMemorySaver", rate_of_graphs, InMemorySaver(), 0.5)
-        with collector_tuned():
-            await rate("200 graphs, collector tuned: super-steps", rate_of_graphs, peer, 2.5)
+        with gc_tuned():
+            await rate("200 graphs, garbage collector tuned: super-steps", rate_of_graphs, peer, 2.5)
             await rate("the same, vs InMemorySaver", rate_of_graphs, InMemorySaver(), 0.5)
         with ConnectionPool[Any](
             conninfo_of(peer),

@@ -1,4 +1,4 @@
-"""The same saver in async code: many threads at once, streamed."""
+"""Run many threads concurrently in async code, and stream one of them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from langgraph_durable import DurableSaver, embedded
 
 
 class Steps(TypedDict):
-    """What was done."""
+    """The state: the steps taken."""
 
     done: Annotated[list[str], operator.add]
 
 
 async def cook(state: Steps) -> dict[str, Any]:
-    """Take a while."""
+    """Stand in for slow work."""
     await asyncio.sleep(0.05)
     return {"done": ["cooked"]}
 
 
 async def serve(state: Steps) -> dict[str, Any]:
-    """Do the rest."""
+    """Finish the order."""
     return {"done": ["served"]}
 
 
 async def order(graph: Any, number: int) -> str:
-    """Run the graph for one order, and say what it did."""
+    """Run the graph for one order, and return a summary."""
     config: RunnableConfig = {"configurable": {"thread_id": f"order-{number}"}}
     async for update in graph.astream({"done": []}, config, stream_mode="updates"):
         if number == 0:
@@ -41,7 +41,7 @@ async def order(graph: Any, number: int) -> str:
 
 
 async def run(conninfo: str) -> None:
-    """Run twenty orders at once, over a pool of the event loop's own."""
+    """Run twenty orders concurrently. Each event loop has a separate pool."""
     async with DurableSaver.from_conn_string(conninfo, max_size=8) as saver:
         await saver.asetup()
         for number in range(20):
@@ -50,8 +50,8 @@ async def run(conninfo: str) -> None:
         builder.add_sequence([("cook", cook), ("serve", serve)])
         builder.add_edge(START, "cook")
         graph = builder.compile(checkpointer=saver)
-        told = await asyncio.gather(*(order(graph, number) for number in range(20)))
-        print(f"{len(told)} orders at once; the last: {told[-1]}")
+        summaries = await asyncio.gather(*(order(graph, number) for number in range(20)))
+        print(f"{len(summaries)} orders ran concurrently; the last: {summaries[-1]}")
 
 
 if __name__ == "__main__":

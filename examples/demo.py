@@ -1,11 +1,13 @@
-"""An agent pays an invoice, and is killed between the vendor's commit and the vendor's answer: `make demo`.
+"""Kill an agent between a payment and the provider's response, and resume it: `make demo`.
 
-A naive agent, resumed by another process, pays again. This one asks the vendor what became of the payment, and does
-not. Then it sends a receipt by e-mail and is killed in the same way; nobody can be asked what became of an e-mail, so
-a human is, who answers on the command line. In the end the thread tells what happened, step by step.
+1. A naive agent, resumed by another process, pays twice.
+2. An agent with @effect asks the provider whether the payment took place, and does not pay again.
+3. It is also killed while it sends an e-mail. No provider can be asked about that, so it asks a human, who answers on
+   the command line.
+4. The thread's timeline shows what happened.
 
-The chat model is scripted, since a real one needs an account. The agents, the processes, the kills, the HTTP vendor
-that counts what it did, and the Postgres are real.
+The chat model is scripted, because a real one needs an account. The processes, the kills, the HTTP provider that
+records each request, and Postgres are real.
 """
 
 from __future__ import annotations
@@ -40,55 +42,55 @@ from langgraph_durable.effects import EffectRecord
 ROLE = sys.argv[1] if len(sys.argv) > 1 else ""
 THREAD = "invoice-7"
 LEASE = timedelta(seconds=2)
-"""After which a process that gives no sign is taken for dead; by default 30 seconds."""
+"""Time until the effect of a killed process may be recovered. The default is 30 seconds."""
 CONFIG: RunnableConfig = {"configurable": {"thread_id": THREAD}}
 
-# --- the outside world: pays and sends at once, and takes its time to say so ---
+# --- the provider: pays and sends at once, and responds a second later ---
 
 
-class Vendor(BaseHTTPRequestHandler):
-    """POST /payments/ORDER and /emails/ADDRESS do it; GET tells what was done. Idempotency keys are ignored."""
+class Provider(BaseHTTPRequestHandler):
+    """Executes POST /payments/INVOICE and /emails/ADDRESS, without deduplication; GET lists the requests."""
 
-    done: dict[str, list[str]] = {}  # noqa: RUF012 (of all requests, on purpose)
+    done: dict[str, list[str]] = {}  # noqa: RUF012 (shared by all requests on purpose)
 
     def do_POST(self) -> None:
-        """Do it, say so on stdout, and answer a second later: time to kill whoever asked."""
+        """Record the request, print it, and respond a second later, so that the client can be killed first."""
         self.done.setdefault(self.path, []).append(self.headers.get("Idempotency-Key", "none"))
         number = f"{self.path.split('/')[1]} no. {len(self.done[self.path])}"
         print(f"done: {self.path}", flush=True)
         time.sleep(1)
-        self._answer(number)
+        self._respond(number)
 
     def do_GET(self) -> None:
-        """Tell the keys of what was done."""
-        self._answer(self.done.get(self.path, []))
+        """Respond with the idempotency keys of the recorded requests."""
+        self._respond(self.done.get(self.path, []))
 
-    def _answer(self, what: Any) -> None:
-        body = json.dumps(what).encode()
+    def _respond(self, content: Any) -> None:
+        body = json.dumps(content).encode()
         try:
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
         except ConnectionError:
-            self.close_connection = True  # whoever asked is dead
+            self.close_connection = True  # the client was killed
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Print no log."""
 
 
-def be_vendor() -> None:
-    """Serve until stdin ends."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Vendor)
+def run_provider() -> None:
+    """Print the port, and serve until stdin ends."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()
 
 
-def ask_vendor(method: str, path: str, key: str = "") -> Any:
-    """Make a request of the vendor's."""
-    connection = HTTPConnection("127.0.0.1", int(os.environ["DEMO_VENDOR"]), timeout=30)
+def request(method: str, path: str, key: str = "") -> Any:
+    """Send a request to the provider, and return its response."""
+    connection = HTTPConnection("127.0.0.1", int(os.environ["DEMO_PROVIDER"]), timeout=30)
     try:
         connection.request(method, path, headers={"Idempotency-Key": key})
         return json.loads(connection.getresponse().read())
@@ -100,40 +102,41 @@ def ask_vendor(method: str, path: str, key: str = "") -> Any:
 
 
 def find_payment(attempt: EffectRecord) -> Happened | NotHappened:
-    """Ask the vendor what became of an attempt whose answer never came."""
-    keys = ask_vendor("GET", f"/payments/{attempt.args['invoice']}")
+    """Ask the provider whether an earlier attempt took place."""
+    keys = request("GET", f"/payments/{attempt.args['invoice']}")
+    paid = attempt.idempotency_key in keys
     print(
-        f"   [process {os.getpid()}] asks the vendor: did the attempt before take place? {bool(keys)}",
+        f"   [process {os.getpid()}] asks the provider whether the earlier attempt took place: {paid}",
         flush=True,
     )
-    return Happened(f"payments no. {len(keys)}") if attempt.idempotency_key in keys else NotHappened()
+    return Happened(f"payments no. {len(keys)}") if paid else NotHappened()
 
 
 @tool
 @effect(verify=find_payment, lease=LEASE)
 def pay(invoice: str) -> str:
     """Pay an invoice."""
-    answer: str = ask_vendor("POST", f"/payments/{invoice}", current_effect().idempotency_key)
-    return answer
+    response: str = request("POST", f"/payments/{invoice}", current_effect().idempotency_key)
+    return response
 
 
 @tool
 @effect(on_unknown="ask", lease=LEASE)
 def send_receipt(to: str) -> str:
     """Send a receipt by e-mail."""
-    answer: str = ask_vendor("POST", f"/emails/{to}")
-    return answer
+    response: str = request("POST", f"/emails/{to}")
+    return response
 
 
 @tool("pay")
 def pay_naively(invoice: str) -> str:
     """Pay an invoice."""
-    answer: str = ask_vendor("POST", f"/payments/{invoice}")
-    return answer
+    response: str = request("POST", f"/payments/{invoice}")
+    return response
 
 
 def build(saver: Any, tools: list[BaseTool], *plan: tuple[str, dict[str, Any]]) -> Any:
-    """Return an agent: a model, here one that follows a plan, and a ToolNode, in a loop."""
+    """Return an agent: a loop of a scripted model, which follows the plan, and a ToolNode."""
 
     def model(state: MessagesState) -> dict[str, Any]:
         turn = sum(isinstance(message, ToolMessage) for message in state["messages"])
@@ -152,31 +155,31 @@ def build(saver: Any, tools: list[BaseTool], *plan: tuple[str, dict[str, Any]]) 
 
 
 @contextmanager
-def opened(role: str, conninfo: str) -> Iterator[Any]:
-    """Open the saver, and make the agent, of one of the two kinds."""
+def open_agent(role: str, conninfo: str) -> Iterator[Any]:
+    """Open a saver, and yield an agent with it: "naive" or "durable"."""
     if role == "naive":
-        from langgraph.checkpoint.postgres import PostgresSaver
+        from langgraph.checkpoint.postgres import PostgresSaver  # may be missing
 
         with PostgresSaver.from_conn_string(
             make_conninfo(conninfo, options="-c search_path=demo_naive")
-        ) as theirs:
-            theirs.setup()
-            yield build(theirs, [pay_naively], ("pay", {"invoice": "naive"}))
+        ) as naive_saver:
+            naive_saver.setup()
+            yield build(naive_saver, [pay_naively], ("pay", {"invoice": "naive"}))
         return
     with DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
         yield build(saver, [pay, send_receipt], ("pay", {"invoice": "7"}), ("send_receipt", {"to": "ann"}))
 
 
-def be_worker(role: str, conninfo: str) -> None:
-    """Run an agent: from the start, or from wherever its thread is."""
-    with opened(role, conninfo) as graph:
-        begun = graph.get_state(CONFIG).created_at is not None
-        given = None if begun else {"messages": [HumanMessage("Pay invoice 7 and send Ann a receipt")]}
-        print(f"{'goes on with' if begun else 'starts'} the run", flush=True)
-        result = graph.invoke(given, CONFIG, durability="sync")
-        for asked in result.get("__interrupt__", ()):
-            print(f"waits for a human: {asked.value['question']}", flush=True)
+def run_agent(role: str, conninfo: str) -> None:
+    """Start the thread's run, or resume it."""
+    with open_agent(role, conninfo) as graph:
+        started = graph.get_state(CONFIG).created_at is not None
+        message = None if started else {"messages": [HumanMessage("Pay invoice 7 and send Ann a receipt")]}
+        print(f"{'resumes' if started else 'starts'} the run", flush=True)
+        result = graph.invoke(message, CONFIG, durability="sync")
+        for waiting in result.get("__interrupt__", ()):
+            print(f"waits for a human: {waiting.value['question']}", flush=True)
         if "__interrupt__" not in result:
             print(f"the agent says: {result['messages'][-1].content}", flush=True)
 
@@ -190,14 +193,14 @@ def title(text: str) -> None:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """Start a process of this very program."""
+    """Start this program in another process."""
     command = [sys.executable, __file__, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: S603 (this file)
 
 
-def follow(worker: subprocess.Popen[str]) -> None:
-    """Print what a worker says, until it ends."""
+def print_output(worker: subprocess.Popen[str]) -> None:
+    """Print a process's output until it ends."""
     assert worker.stdout is not None  # noqa: S101 (`start` asked for a pipe)
     for line in worker.stdout:
         print(
@@ -207,21 +210,23 @@ def follow(worker: subprocess.Popen[str]) -> None:
     worker.wait()
 
 
-def kill_when_done(role: str, conninfo: str, vendor: subprocess.Popen[str], path: str) -> None:
-    """Run an agent, and kill it when the vendor has done what it asks for, and has not answered yet."""
-    assert vendor.stdout is not None  # noqa: S101 (`start` asked for a pipe)
+def kill_before_response(role: str, conninfo: str, provider: subprocess.Popen[str], path: str) -> None:
+    """Run an agent, and kill it after the provider has executed a request, before the response."""
+    assert provider.stdout is not None  # noqa: S101 (`start` asked for a pipe)
     worker = start(role, conninfo)
-    follower = threading.Thread(target=follow, args=(worker,))
-    follower.start()
-    while vendor.stdout.readline().strip() != f"done: {path}":
+    printer = threading.Thread(target=print_output, args=(worker,))
+    printer.start()
+    while provider.stdout.readline().strip() != f"done: {path}":
         pass
     worker.send_signal(signal.SIGKILL)
-    follower.join()
-    print(f"   [the vendor] did it, and has not answered yet\n   [process {worker.pid}] killed with SIGKILL")
+    printer.join()
+    print(
+        f"   [provider] executed the request, and has not responded yet\n   [process {worker.pid}] killed with SIGKILL"
+    )
 
 
 def command_line(*arguments: str) -> str:
-    """Run the package's command line as a person would; return what it prints."""
+    """Run the package's command line, and return its output."""
     print(f"   $ python -m langgraph_durable {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "langgraph_durable", *arguments]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 (this package's own)
@@ -229,66 +234,64 @@ def command_line(*arguments: str) -> str:
     return ended.stdout
 
 
-def tell_story(conninfo: str, vendor: subprocess.Popen[str]) -> None:
-    """Pay naively, pay once, ask a human, look back."""
-    title("1. A naive agent pays, and is killed before the vendor answers; another process goes on")
+def tell_story(conninfo: str, provider: subprocess.Popen[str]) -> None:
+    """Run the four parts of the demo."""
+    title("1. A naive agent is killed before the provider responds, and another process resumes it")
     if find_spec("langgraph.checkpoint.postgres") is not None:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute("DROP SCHEMA IF EXISTS demo_naive CASCADE")
             connection.execute("CREATE SCHEMA demo_naive")
-            kill_when_done("naive", conninfo, vendor, "/payments/naive")
-            follow(start("naive", conninfo))
+            kill_before_response("naive", conninfo, provider, "/payments/naive")
+            print_output(start("naive", conninfo))
             connection.execute("DROP SCHEMA demo_naive CASCADE")
-        print(f"   paid {len(ask_vendor('GET', '/payments/naive'))} times")
+        print(f"   paid {len(request('GET', '/payments/naive'))} times")
     else:
         print("   (not shown: pip install langgraph-checkpoint-postgres)")
 
-    title("2. Ours: the same kill, and the vendor is asked before anything is tried again")
-    kill_when_done("ours", conninfo, vendor, "/payments/7")
-    kill_when_done("ours", conninfo, vendor, "/emails/ann")
-    print(f"   paid {len(ask_vendor('GET', '/payments/7'))} time")
+    title("2. With @effect: the same kill, but the provider is asked before another attempt")
+    kill_before_response("durable", conninfo, provider, "/payments/7")
+    kill_before_response("durable", conninfo, provider, "/emails/ann")
+    print(f"   paid {len(request('GET', '/payments/7'))} time")
 
-    title(
-        "3. That process was killed as it sent an e-mail. Nobody can be asked whether it went out: a human decides"
-    )
-    follow(start("ours", conninfo))
+    title("3. That process was also killed while it sent an e-mail. No provider knows, so a human decides")
+    print_output(start("durable", conninfo))
     with DurableSaver.from_conn_string(conninfo) as saver:
         [pending] = saver.effects.pending(THREAD)
     os.environ["DATABASE_URL"] = conninfo
     command_line("interrupts")
-    note = "Ann has it"
+    note = "Ann received it"
     command_line(
         "effects", "resolve", pending.effect_id, "happened", "--result", '"emails no. 1"', "--note", note
     )
-    follow(start("ours", conninfo))
-    print(f"   e-mails sent: {len(ask_vendor('GET', '/emails/ann'))}")
+    print_output(start("durable", conninfo))
+    print(f"   e-mails sent: {len(request('GET', '/emails/ann'))}")
 
-    title("4. What happened in this thread")
+    title("4. The timeline of the thread")
     command_line("timeline", THREAD)
 
 
 def main() -> None:
-    """Tell the story, or be one of its processes."""
-    if ROLE == "vendor":
-        be_vendor()
+    """Run the demo, or one of its processes."""
+    if ROLE == "provider":
+        run_provider()
         return
     if ROLE:
-        be_worker(ROLE, sys.argv[2])
+        run_agent(ROLE, sys.argv[2])
         return
     began = time.monotonic()
     print("starting Postgres ...", flush=True)
     with embedded.database() as conninfo:
         with DurableSaver.from_conn_string(conninfo) as saver:
             saver.setup()
-            saver.delete_thread(THREAD, force=True)  # of an earlier demo on the same server
-        vendor = start("vendor")
-        assert vendor.stdout is not None  # noqa: S101 (`start` asked for a pipe)
-        os.environ["DEMO_VENDOR"] = vendor.stdout.readline().strip()
+            saver.delete_thread(THREAD, force=True)  # in case the demo ran before
+        provider = start("provider")
+        assert provider.stdout is not None  # noqa: S101 (`start` asked for a pipe)
+        os.environ["DEMO_PROVIDER"] = provider.stdout.readline().strip()
         try:
-            tell_story(conninfo, vendor)
+            tell_story(conninfo, provider)
         finally:
-            vendor.kill()
-            vendor.communicate()
+            provider.kill()
+            provider.communicate()
     print(f"\ndone in {time.monotonic() - began:.1f} s")
 
 

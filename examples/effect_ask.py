@@ -1,4 +1,4 @@
-"""An e-mail that may have been sent: nobody can be asked but a human, so one is, and decides."""
+"""Ask a human whether an e-mail was sent, because no provider can be asked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOST = [ConnectionResetError("the connection broke")]
 
 
 class Mail(TypedDict, total=False):
-    """What is to be sent, and what came of it."""
+    """The state: the address, and what the tool returned."""
 
     to: str
     result: str
@@ -24,7 +24,7 @@ class Mail(TypedDict, total=False):
 
 @effect(on_unknown="ask")
 def send(to: str) -> str:
-    """Send an e-mail, over a connection that breaks once it is sent."""
+    """Send an e-mail. The first time, the connection breaks after the mail is sent."""
     SENT.append(to)
     if LOST:
         raise LOST.pop()
@@ -32,12 +32,12 @@ def send(to: str) -> str:
 
 
 def mail(state: Mail) -> dict[str, Any]:
-    """Send it from a node."""
+    """Call the tool from a node."""
     return {"result": send(state["to"])}
 
 
 def main() -> None:
-    """Send, lose the answer, ask, decide."""
+    """Send a mail, lose the response, run again, and answer the question."""
     config: RunnableConfig = {"configurable": {"thread_id": "effect-ask"}}
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
@@ -51,15 +51,15 @@ def main() -> None:
         except ConnectionResetError as exc:
             print("the run failed:", exc)
 
-        graph.invoke(None, config)  # does not send again: it asks
+        graph.invoke(None, config)  # interrupts with a question instead of sending again
         [waiting] = saver.pending_interrupts(thread_id="effect-ask")
-        print(f"a human is asked: {waiting.question['question']} {waiting.question['args']}")
+        print(f"a human gets the question: {waiting.question['question']} {waiting.question['args']}")
         decision = {"effect": waiting.effect_id, "decision": "happened", "result": "sent, says the outbox"}
         result = graph.invoke(Command(resume={waiting.interrupt_id: decision}), config)
-        print("the graph went on with:", result["result"])
-        print("mails that were sent:", len(SENT))
+        print("the graph continued with:", result["result"])
+        print("mails sent:", len(SENT))
         for event in saver.effects.history(waiting.effect_id or ""):
-            print(f"   {event.from_state or 'nothing'} -> {event.to_state}, by {event.actor}")
+            print(f"   {event.from_state or '(new)'} -> {event.to_state}, by {event.actor}")
 
 
 if __name__ == "__main__":

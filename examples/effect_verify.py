@@ -1,4 +1,4 @@
-"""A payment whose answer is lost: the next run asks the vendor before anything is tried again."""
+"""Ask the payment provider about a lost response before paying again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from langgraph.prebuilt import ToolNode
 from langgraph_durable import DurableSaver, Happened, NotHappened, current_effect, effect, embedded
 from langgraph_durable.effects import EffectRecord
 
-VENDOR: dict[str, str] = {}
-"""Stands in for a payment service: idempotency key -> receipt."""
-LOST = [TimeoutError("the vendor's answer never came")]
+PAYMENTS: dict[str, str] = {}
+"""Stands in for the payment provider: idempotency key -> receipt."""
+LOST = [TimeoutError("the provider's response was lost")]
 
 
 def find_charge(attempt: EffectRecord) -> Happened | NotHappened:
-    """Ask the vendor what became of an attempt."""
-    receipt = VENDOR.get(attempt.idempotency_key)
+    """Ask the provider whether an earlier attempt took place."""
+    receipt = PAYMENTS.get(attempt.idempotency_key)
     return Happened(receipt) if receipt else NotHappened()
 
 
@@ -28,21 +28,21 @@ def find_charge(attempt: EffectRecord) -> Happened | NotHappened:
 @effect(verify=find_charge)
 def charge(invoice: str, cents: int) -> str:
     """Charge the customer's card."""
-    print("   the vendor is asked to charge")
-    VENDOR[current_effect().idempotency_key] = f"{invoice}: {cents} cents"
+    print("   charging the card")
+    PAYMENTS[current_effect().idempotency_key] = f"{invoice}: {cents} cents"
     if LOST:
-        raise LOST.pop()  # after the money moved
-    return VENDOR[current_effect().idempotency_key]
+        raise LOST.pop()  # the card is charged, but no response arrives
+    return PAYMENTS[current_effect().idempotency_key]
 
 
 def model(state: MessagesState) -> dict[str, Any]:
-    """Ask for the tool, as a chat model would."""
+    """Stand in for a chat model that calls the tool."""
     call = ToolCall(name="charge", args={"invoice": "INV-7", "cents": 4200}, id="call-1")
     return {"messages": [AIMessage("", tool_calls=[call])]}
 
 
 def main() -> None:
-    """Pay, lose the answer, run again."""
+    """Pay, lose the response, and run again."""
     config: RunnableConfig = {"configurable": {"thread_id": "effect-verify"}}
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
@@ -58,11 +58,11 @@ def main() -> None:
             graph.invoke({"messages": [("user", "pay invoice 7")]}, config)
         except TimeoutError as exc:
             print("the run failed:", exc)
-        print("run again, the tool said:", graph.invoke(None, config)["messages"][-1].content)
-        print("charges at the vendor:", len(VENDOR))
+        print("run again, the tool returned:", graph.invoke(None, config)["messages"][-1].content)
+        print("charges at the provider:", len(PAYMENTS))
         *_, paid = saver.effects.list(thread_id="effect-verify", state="completed")
         for event in saver.effects.history(paid.effect_id):
-            print(f"   {event.from_state or 'nothing'} -> {event.to_state}")
+            print(f"   {event.from_state or '(new)'} -> {event.to_state}")
 
 
 if __name__ == "__main__":

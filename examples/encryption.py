@@ -1,4 +1,4 @@
-"""State that the database cannot read: LangGraph's EncryptedSerializer, values and metadata alike."""
+"""Encrypt values and metadata with LangGraph's EncryptedSerializer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph_durable import DurableSaver, embedded
 from langgraph_durable.errors import CheckpointCorruptedError
 
-SECRET = "the code is 4711"  # noqa: S105 (an example's)
+SECRET = "the code is 4711"  # noqa: S105 (not a password)
 
 
 def reply(state: MessagesState) -> dict[str, Any]:
-    """Stand in for a model."""
-    return {"messages": [("ai", "I will tell nobody.")]}
+    """Stand in for a chat model."""
+    return {"messages": [("ai", "I will keep it to myself.")]}
 
 
 def main() -> None:
-    """Store a secret, look for it in the database, read it with the key and without."""
+    """Store a secret, search the database for it, and read it with the key and without."""
     config: RunnableConfig = {"configurable": {"thread_id": "encrypted"}}
-    serde = EncryptedSerializer.from_pycryptodome_aes(key=os.urandom(16))  # keep yours
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=os.urandom(16))  # store your key safely
     with embedded.database() as conninfo:
         with DurableSaver.from_conn_string(conninfo, serde=serde) as saver:
             saver.setup()
@@ -35,7 +35,7 @@ def main() -> None:
             graph: Any = builder.compile(checkpointer=saver)
             graph.invoke({"messages": [("user", SECRET)]}, config)
             print("with the key:", graph.get_state(config).values["messages"][0].content)
-            print("steps, still to be filtered on:", [c.metadata["step"] for c in saver.list(config)])
+            print("steps, which stay readable for filters:", [c.metadata["step"] for c in saver.list(config)])
 
         with psycopg.connect(conninfo) as connection:
             rows = connection.execute(
@@ -43,14 +43,14 @@ def main() -> None:
                 "UNION ALL SELECT data FROM langgraph_durable.channel_values WHERE thread_id = 'encrypted'"
             ).fetchall()
         print(
-            f"in the database: {len(rows)} values, the secret in {sum(b'4711' in r[0] for r in rows)} of them"
+            f"in the database: {len(rows)} values, {sum(b'4711' in r[0] for r in rows)} of them with the secret"
         )
 
         with DurableSaver.from_conn_string(conninfo) as other:
             try:
                 other.get_tuple(config)
             except CheckpointCorruptedError as exc:
-                print("without the key:", str(exc).partition(":")[0])
+                print("without the key:", type(exc).__name__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A conversation that outlives its process: the saver, a graph, a thread."""
+"""Continue a conversation in another process: a saver, a graph, a thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from langgraph_durable import DurableSaver, embedded
 
 
 def reply(state: MessagesState) -> dict[str, Any]:
-    """Stand in for a model."""
+    """Stand in for a chat model."""
     return {"messages": [("ai", f"That is message {len(state['messages'])}.")]}
 
 
@@ -24,15 +24,15 @@ def build(saver: DurableSaver) -> Any:
 
 
 def main() -> None:
-    """Talk in one process, as it were, and go on in another."""
+    """Start a conversation with one saver, and continue it with another, as a new process would."""
     ann: RunnableConfig = {"configurable": {"thread_id": "ann"}}
-    with embedded.database() as conninfo:  # DATABASE_URL if it is set, else a Postgres started here
+    with embedded.database() as conninfo:  # DATABASE_URL if it is set, else an embedded Postgres
         with DurableSaver.from_conn_string(conninfo) as saver:
-            saver.setup()  # creates the tables; safe at every start
-            saver.delete_thread("ann")  # of an earlier run on the same server
+            saver.setup()  # creates or migrates the tables; safe at every start
+            saver.delete_thread("ann")  # in case this example ran before
             build(saver).invoke({"messages": [("user", "Hello")]}, ann)
 
-        with DurableSaver.from_conn_string(conninfo) as saver:  # nothing is left of the first one
+        with DurableSaver.from_conn_string(conninfo) as saver:  # shares no memory with the first one
             graph = build(saver)
             graph.invoke({"messages": [("user", "Still there?")]}, ann)
             for message in graph.get_state(ann).values["messages"]:

@@ -1,4 +1,4 @@
-"""An inbox for approvals: which threads wait for a human, with what question, since when."""
+"""List the threads that wait for a human, and answer their questions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_durable import DurableSaver, embedded
 
 
 class Expense(TypedDict, total=False):
-    """What somebody wants to be paid."""
+    """The state: an expense to approve."""
 
     what: str
     euros: int
@@ -21,7 +21,7 @@ class Expense(TypedDict, total=False):
 
 
 def approve(state: Expense) -> dict[str, Any]:
-    """Ask whoever may decide; the run ends here, and goes on with the answer, days later, in any process."""
+    """Ask for approval. The run ends here, and continues with the answer later, in any process."""
     return {"approved": interrupt({"question": f"Pay {state['euros']} EUR for {state['what']}?"})}
 
 
@@ -31,7 +31,7 @@ def config(thread_id: str) -> RunnableConfig:
 
 
 def main() -> None:
-    """Ask twice, show the inbox, answer from it."""
+    """Ask two questions, list them, and answer them."""
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
         builder = StateGraph(Expense)
@@ -44,14 +44,14 @@ def main() -> None:
 
         for waiting in list(saver.pending_interrupts()):
             if not waiting.thread_id.startswith("expense-"):
-                continue  # on a server of yours there may be others
+                continue  # other threads on the same server
             seconds = waiting.age.total_seconds()
             print(f"{waiting.thread_id} waits for {seconds:.0f} s: {waiting.question['question']}")
             answer = waiting.thread_id == "expense-train"
             graph.invoke(Command(resume={waiting.interrupt_id: answer}), config(waiting.thread_id))
             print("  answered:", graph.get_state(config(waiting.thread_id)).values["approved"])
         print(f"still waiting: {len(list(saver.pending_interrupts(thread_id='expense-yacht')))}")
-        print("what happened: " + ", ".join(e.phase for e in saver.timeline("expense-train")))
+        print("timeline: " + ", ".join(e.phase for e in saver.timeline("expense-train")))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tools that one does not own, in an agent of langchain's `create_agent` (the extra [agents])."""
+"""Protect tools that you cannot change, in an agent of LangChain's `create_agent` (extra [agents])."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from langgraph_durable import (
 from langgraph_durable.effects import EffectRecord
 
 CHARGED: list[str] = []
-LOST = [TimeoutError("the vendor's answer never came")]
+LOST = [TimeoutError("the provider's response was lost")]
 
 
 @tool
@@ -34,44 +34,44 @@ def look_up(invoice: str) -> str:
 
 @tool
 def charge(invoice: str) -> str:
-    """Charge the customer's card: somebody else's tool, which knows nothing of effects."""
+    """Charge the customer's card: a tool from another package, without @effect."""
     CHARGED.append(invoice)
     if LOST:
-        raise LOST.pop()  # after the money moved
+        raise LOST.pop()  # the card is charged, but no response arrives
     return f"charged {invoice}"
 
 
 def find_charge(attempt: EffectRecord) -> Happened | NotHappened:
-    """Ask the vendor what became of an attempt."""
+    """Ask the provider whether an earlier attempt took place."""
     invoice = attempt.args["invoice"]
     return Happened(f"charged {invoice}") if invoice in CHARGED else NotHappened()
 
 
 class ScriptedModel(BaseChatModel):
-    """Stands in for a chat model: looks the invoice up, charges it, says so."""
+    """A scripted chat model: looks the invoice up, charges it, and reports."""
 
     @property
     def _llm_type(self) -> str:
         return "scripted"
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        """Take any tools."""
+        """Accept any tools."""
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         done = sum(isinstance(message, ToolMessage) for message in messages)
         if done == 2:
-            said = AIMessage(f"Done: {messages[-1].content}.")
+            message = AIMessage(f"Done: {messages[-1].content}.")
         else:
             name = ("look_up", "charge")[done]
-            said = AIMessage(
+            message = AIMessage(
                 "", tool_calls=[{"name": name, "args": {"invoice": "INV-7"}, "id": f"call-{done}"}]
             )
-        return ChatResult(generations=[ChatGeneration(message=said)])
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def main() -> None:
-    """Pay, lose the answer, run again."""
+    """Pay, lose the response, and run again."""
     config: RunnableConfig = {"configurable": {"thread_id": "middleware"}}
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
@@ -80,7 +80,9 @@ def main() -> None:
         agent: Any = create_agent(
             ScriptedModel(),
             [look_up, charge],
-            middleware=[EffectMiddleware(saver.effects, policies)],  # last, after all others
+            middleware=[
+                EffectMiddleware(saver.effects, policies)
+            ],  # last, so that it wraps the tool directly
             checkpointer=saver,
         )
         try:

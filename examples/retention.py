@@ -1,4 +1,4 @@
-"""What to keep of old threads: pruned, copied, erased with a receipt, swept."""
+"""Prune, copy and delete threads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from langgraph_durable import DurableSaver, embedded
 
 
 def reply(state: MessagesState) -> dict[str, Any]:
-    """Stand in for a model."""
+    """Stand in for a chat model."""
     return {"messages": [("ai", "noted " * 50)]}
 
 
 def main() -> None:
-    """Fill a thread, and make it small again."""
+    """Fill a thread, prune it, copy it, delete the copy."""
     long: RunnableConfig = {"configurable": {"thread_id": "retention"}}
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
@@ -30,19 +30,21 @@ def main() -> None:
         for turn in range(10):
             graph.invoke({"messages": [("user", f"turn {turn}")]}, long)
 
-        would = saver.prune(["retention"], keep_last=2, dry_run=True)
-        print(f"a prune would remove {would.total.total_bytes} bytes")
-        done = saver.prune(["retention"], keep_last=2)
-        print(f"it removed {done.total.rows['checkpoints']} checkpoints")
-        print(f"messages that are left: {len(graph.get_state(long).values['messages'])}")
+        plan = saver.prune(["retention"], keep_last=2, dry_run=True)
+        print(f"a prune would remove {plan.total.total_bytes} bytes")
+        report = saver.prune(["retention"], keep_last=2)
+        print(f"it removed {report.total.rows['checkpoints']} checkpoints")
+        print(f"messages left: {len(graph.get_state(long).values['messages'])}")
 
         saver.copy_thread("retention", "retention-copy")
         receipt = saver.delete_thread("retention-copy")
-        print(f"erased {receipt.thread_id}: {receipt.removed.total_rows} rows, receipt {receipt.ulid}")
+        print(f"deleted {receipt.thread_id}: {receipt.removed.total_rows} rows, receipt {receipt.ulid}")
 
-        # Every thread, one small transaction each; dry, since the server may be yours.
-        swept = saver.prune_all(older_than=timedelta(days=90), dry_run=True)
-        print(f"a sweep would remove {swept.removed.total_rows} rows of {swept.threads_seen} threads")
+        # All threads, one small transaction each. A dry run, because the server may hold other threads.
+        everything = saver.prune_all(older_than=timedelta(days=90), dry_run=True)
+        print(
+            f"prune_all would remove {everything.removed.total_rows} rows of {everything.threads_seen} threads"
+        )
 
 
 if __name__ == "__main__":

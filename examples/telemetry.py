@@ -1,4 +1,4 @@
-"""What a saver does, in OpenTelemetry (the extra [otel]; and, to show it here, pip install opentelemetry-sdk)."""
+"""Export spans and metrics to OpenTelemetry (extra [otel]; this example also needs opentelemetry-sdk)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from langgraph_durable.otel import instrument
 
 
 class Printer(SpanExporter):
-    """Prints the saver's spans; yours would be an OTLP exporter."""
+    """Prints the saver's spans; an application would use an OTLP exporter."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Print where a span belongs, and how it ended."""
+        """Print each span's parent and outcome."""
         for span in spans:
-            about = span.attributes or {}
-            if "db.operation.name" in about:
-                caller = "request" if span.parent else "nobody"
-                ended = about.get("error.type", "ok")
-                print(f"{about['db.operation.name']!s}, in the trace of {caller}: {ended!s}")
+            attributes = span.attributes or {}
+            if "db.operation.name" in attributes:
+                parent = "child of request" if span.parent else "no parent"
+                outcome = attributes.get("error.type", "ok")
+                print(f"{attributes['db.operation.name']!s}, {parent}: {outcome!s}")
         return SpanExportResult.SUCCESS
 
 
 def reply(state: MessagesState) -> dict[str, Any]:
-    """Stand in for a model."""
+    """Stand in for a chat model."""
     return {"messages": [("ai", f"That is message {len(state['messages'])}.")]}
 
 
 def puts_counted(reader: InMemoryMetricReader) -> int:
-    """Return how often the saver put a checkpoint, from the histogram of durations."""
+    """Return the number of puts, from the histogram of durations."""
     data = reader.get_metrics_data()
     metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics] if data else []
     return sum(
@@ -50,7 +50,7 @@ def puts_counted(reader: InMemoryMetricReader) -> int:
 
 
 def main() -> None:
-    """Answer two requests, and ask for something wrong."""
+    """Run two requests, and make one invalid call."""
     tracers, reader = TracerProvider(), InMemoryMetricReader()
     tracers.add_span_processor(SimpleSpanProcessor(Printer()))
     config: RunnableConfig = {"configurable": {"thread_id": "telemetry"}}
@@ -63,15 +63,15 @@ def main() -> None:
         builder.add_node("reply", reply)
         builder.add_edge(START, "reply")
         graph: Any = builder.compile(checkpointer=saver)
-        for said in ("Hello", "Still there?"):
+        for text in ("Hello", "Still there?"):
             with tracers.get_tracer("app").start_as_current_span("request"):
-                graph.invoke({"messages": [("user", said)]}, config, durability="sync")
+                graph.invoke({"messages": [("user", text)]}, config, durability="sync")
         try:
             saver.get_tuple({})
         except InvalidConfigError as exc:
             print(exc)
         print("puts:", puts_counted(reader))
-        print("connections that were waited for:", saver.metrics().pool_waits)
+        print("waits for a connection:", saver.metrics().pool_waits)
 
 
 if __name__ == "__main__":

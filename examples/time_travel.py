@@ -1,4 +1,4 @@
-"""The past of a thread: looked at, replayed, and changed into another future."""
+"""List a thread's history, replay from a checkpoint, and fork it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRIP: RunnableConfig = {"configurable": {"thread_id": "time-travel"}}
 
 
 class Trip(TypedDict):
-    """Where it goes."""
+    """The state: the stops of a trip."""
 
     stops: Annotated[list[str], operator.add]
 
@@ -26,7 +26,7 @@ def stop_at(name: str) -> Any:
 
 
 def main() -> None:
-    """Travel, go back, and travel elsewhere."""
+    """Run a trip, replay its last stop, and fork it before that stop."""
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
         saver.delete_thread("time-travel")
@@ -44,7 +44,7 @@ def main() -> None:
         print("replayed:", graph.invoke(None, before_nice.config)["stops"])
         other = graph.update_state(before_nice.config, {"stops": ["Turin"]})
         print("forked:  ", graph.invoke(None, other)["stops"])
-        print("as it was:", graph.get_state(history[0].config).values["stops"])
+        print("original:", graph.get_state(history[0].config).values["stops"])
 
 
 if __name__ == "__main__":

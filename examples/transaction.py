@@ -1,4 +1,4 @@
-"""Exactly once, where the effect is rows of the same database: they and the log commit together."""
+"""Commit rows and the effect record in one transaction, for exactly-once rows."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ CONFIG: RunnableConfig = {"configurable": {"thread_id": "transaction"}}
 
 
 class Booking(TypedDict, total=False):
-    """A seat for somebody."""
+    """The state: a seat to book for a passenger."""
 
     seat: str
-    who: str
+    passenger: str
     taken: str
 
 
 def main() -> None:
-    """Book a seat, crash before the transaction ends, run again, and once more."""
-    crashes = [RuntimeError("the process died before the transaction ended")]
-    flight = uuid4().hex[:8]  # another one each time: the log does not forget
+    """Book a seat, crash before the commit, run again, and request the same seat a second time."""
+    crashes = [RuntimeError("simulated crash before the commit")]
+    flight = uuid4().hex[:8]  # a new key in each run: effect records outlive the thread
 
     with embedded.database() as conninfo, DurableSaver.from_conn_string(conninfo) as saver:
         saver.setup()
         saver.delete_thread("transaction", force=True)
         with psycopg.connect(conninfo) as connection:
             connection.execute("DROP TABLE IF EXISTS example_seats")
-            connection.execute("CREATE TABLE example_seats (seat text, who text)")
+            connection.execute("CREATE TABLE example_seats (seat text, passenger text)")
         log = saver.effects
 
         def book(state: Booking) -> dict[str, Any]:
             key = f"flight {flight}, seat {state['seat']}"
-            with log.transaction("seat", key=key, args={"who": state["who"]}) as (cursor, e):
+            with log.transaction("seat", key=key, args={"passenger": state["passenger"]}) as (cursor, e):
                 if not e.replayed:
-                    cursor.execute("INSERT INTO example_seats VALUES (%s, %s)", (state["seat"], state["who"]))
+                    cursor.execute(
+                        "INSERT INTO example_seats VALUES (%s, %s)", (state["seat"], state["passenger"])
+                    )
                     if crashes:
                         raise crashes.pop()
-                    e.complete(f"{state['seat']} is {state['who']}'s")
-            return {"taken": ("found done: " if e.replayed else "") + str(e.result)}
+                    e.complete(f"{state['seat']} is {state['passenger']}'s")
+            return {"taken": ("replayed: " if e.replayed else "") + str(e.result)}
 
         builder = StateGraph(Booking)
         builder.add_node("book", book)
         builder.add_edge(START, "book")
         graph = builder.compile(checkpointer=saver)
         try:
-            graph.invoke({"seat": "12A", "who": "Ann"}, CONFIG)
+            graph.invoke({"seat": "12A", "passenger": "Ann"}, CONFIG)
         except RuntimeError as exc:
             print("the run failed:", exc)
         print("run again:", graph.invoke(None, CONFIG)["taken"])
-        print("and anew:", graph.invoke({"seat": "12A", "who": "Ann"}, CONFIG)["taken"])
+        print("requested again:", graph.invoke({"seat": "12A", "passenger": "Ann"}, CONFIG)["taken"])
         with psycopg.connect(conninfo) as connection:
-            print("rows:", connection.execute("SELECT seat, who FROM example_seats").fetchall())
+            print("rows:", connection.execute("SELECT seat, passenger FROM example_seats").fetchall())
             connection.execute("DROP TABLE example_seats")
 
 

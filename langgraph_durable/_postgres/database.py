@@ -22,6 +22,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from typing import Any, TypeVar
@@ -34,7 +35,11 @@ from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.faults import explain, is_transient
 from langgraph_durable._postgres.group_commit import LOCK_TIMEOUT, BatchRefused, GroupCommit, Write
 from langgraph_durable._postgres.group_waiters import GroupCommitters
-from langgraph_durable._postgres.locks import LOCK_THREADS_SHARED, SET_FOR_BATCH
+from langgraph_durable._postgres.locks import (
+    LOCK_THREAD_SHARED_AND_SET_PLANNING,
+    LOCK_THREADS_SHARED,
+    SET_FOR_BATCH,
+)
 from langgraph_durable._postgres.session import (
     Call,
     CommitRefused,
@@ -42,7 +47,10 @@ from langgraph_durable._postgres.session import (
     Row,
     Session,
 )
-from langgraph_durable._postgres.statement import RowsStatement, Statement
+from langgraph_durable._postgres.statement import (
+    RowsStatement,
+    Statement,
+)
 
 T = TypeVar("T")
 
@@ -89,12 +97,14 @@ class Database(ABC):
         schema_check: SchemaCheck,
         groups: GroupCommitters | None,
         metrics: Metrics,
+        planning: Mapping[str, str | None],
     ) -> None:
         self.schema = schema
         self.retry_timeout = retry_timeout
         self.schema_check = schema_check
         self._committers = groups
         self.metrics = metrics
+        self._planning = planning
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement in a transaction of its own: one round trip."""
@@ -126,7 +136,19 @@ class Database(ABC):
         call = _storing(write.statement, [write.row])
         if not write.locks:
             return await self.fetch(*call)
-        return await self.pipeline((LOCK_THREADS_SHARED, (text_array([write.thread_id]),)), call)
+        lock = (LOCK_THREAD_SHARED_AND_SET_PLANNING, {"thread": write.thread_id, **self._planning})
+        waits_first = False
+
+        async def work(session: Session) -> list[Row]:
+            nonlocal waits_first
+            if waits_first:
+                await session.fetch(*lock)
+            waits_first = True
+            return (await session.pipeline(lock, call))[-1]
+
+        # The server reads no row while it waits for the lock, and after tcp_user_timeout the kernel takes a peer that
+        # does not read for one that is gone. So who is cut off waits for the lock before it sends the row again.
+        return await self.run(work)
 
     async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
         """Run writes in one transaction, and return the rows of each.
@@ -144,7 +166,8 @@ class Database(ABC):
             nonlocal attempts
             attempts += 1
             try:
-                calls: list[Call] = [(SET_FOR_BATCH, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
+                settings = {"lock_timeout": f"{LOCK_TIMEOUT * 1000:.0f}ms", **self._planning}
+                calls: list[Call] = [(SET_FOR_BATCH, settings)]
                 if threads := sorted({write.thread_id for write in writes if write.locks}):
                     calls.append((LOCK_THREADS_SHARED, (text_array(threads),)))
                 before = len(calls)

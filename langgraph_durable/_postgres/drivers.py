@@ -45,7 +45,7 @@ class BlockingDatabase(Database):
         groups: GroupCommitters | None,
         metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics, connections.planning)
         self._connections = connections
 
     def _group(self) -> GroupCommit | None:
@@ -100,7 +100,7 @@ class AsyncDatabase(Database):
         groups: GroupCommitters | None,
         metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics, connections.planning)
         self._connections = connections
 
     def _group(self) -> GroupCommit | None:

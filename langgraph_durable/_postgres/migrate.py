@@ -24,7 +24,7 @@ from langgraph_durable._postgres.migrate_statements import (
 )
 from langgraph_durable._postgres.session import Session
 from langgraph_durable._postgres.statement import Statement, render_script
-from langgraph_durable.errors import ConnectionFailedError, SchemaOutOfDateError
+from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError, SchemaOutOfDateError
 
 _OLDEST_SERVER = 140000
 
@@ -70,6 +70,7 @@ async def _apply(db: Database) -> None:
 
     async def work(session: Session) -> None:
         _require_server(session)
+        _require_encoding(session)
         if _missing(await _applied(session), db.schema):
             await session.fetch(LOCK_SETUP)
             await _migrate(session, db.schema)
@@ -97,8 +98,10 @@ async def check_schema(session: Session, schema: str) -> None:
     Raises:
         SchemaOutOfDateError: They are not; the message names the remedy.
         ConnectionFailedError: The server is too old.
+        InvalidConfigError: The connection cannot carry all text.
     """
     _require_server(session)
+    _require_encoding(session)
     applied = await _applied(session)
     if applied is None:
         raise SchemaOutOfDateError(
@@ -154,4 +157,12 @@ def _require_server(session: Session) -> None:
     if session.server_version < _OLDEST_SERVER:
         raise ConnectionFailedError(
             f"the server is Postgres {session.server_version // 10000}: langgraph_durable needs 14 or newer"
+        )
+
+
+def _require_encoding(session: Session) -> None:
+    if (session.client_encoding or "UTF8").upper() not in ("UTF8", "UTF-8"):
+        raise InvalidConfigError(
+            f"the connection's client_encoding is {session.client_encoding}, which cannot carry all text: put "
+            "client_encoding=utf8 into the connection string of the pool or connection given to the saver"
         )

@@ -16,6 +16,9 @@ from pydantic_core import to_jsonable_python
 
 from langgraph_durable.errors import EffectError
 
+_LEFT_OUT = "<left out>"
+
+
 # --- keys and hashes ---
 
 
@@ -36,39 +39,6 @@ def canonical(value: Any) -> str:
             f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
             "give @effect a key=, which leaves out what is not"
         ) from exc
-
-
-def _in_order(value: Any) -> Any:
-    """Return a value with its sets as sorted lists: the order of a set changes with the process."""
-    if isinstance(value, (set, frozenset)):
-        return sorted((_in_order(v) for v in value), key=canonical)
-    if isinstance(value, dict):
-        return {k: _in_order(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_in_order(v) for v in value]
-    if isinstance(value, BaseModel):
-        dumped = value.model_dump(by_alias=True)
-        ordered = _in_order(dumped)
-        return value if ordered == dumped else ordered
-    return value
-
-
-def digest(*parts: Any) -> bytes:
-    """Return the sha256 of some parts, which no other parts have."""
-    return hashlib.sha256(canonical(list(parts)).encode()).digest()
-
-
-def named_key(tool: str, key: str) -> bytes:
-    """Return the key of an effect that its caller names."""
-    return digest("key", tool, key)
-
-
-def idempotency_key_of(seed: bytes, generation: int) -> str:
-    """Return what the vendor gets as idempotency key: 32 hex digits."""
-    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]
-
-
-_LEFT_OUT = "<left out>"
 
 
 def legible(value: Any) -> Any:
@@ -116,3 +86,33 @@ def _parts(value: Any) -> Iterable[Any]:
     if is_dataclass(value) and not isinstance(value, type):
         return (getattr(value, field.name, None) for field in fields(value))
     return ()
+
+
+def _in_order(value: Any) -> Any:
+    """Return a value with its sets as sorted lists: the order of a set changes with the process."""
+    if isinstance(value, (set, frozenset)):
+        return sorted((_in_order(v) for v in value), key=canonical)
+    if isinstance(value, dict):
+        return {k: _in_order(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(v) for v in value]
+    if isinstance(value, BaseModel):
+        dumped = value.model_dump(by_alias=True)
+        ordered = _in_order(dumped)
+        return value if ordered == dumped else ordered
+    return value
+
+
+def digest(*parts: Any) -> bytes:
+    """Return the sha256 of some parts, which no other parts have."""
+    return hashlib.sha256(canonical(list(parts)).encode()).digest()
+
+
+def named_key(tool: str, key: str) -> bytes:
+    """Return the key of an effect that its caller names."""
+    return digest("key", tool, key)
+
+
+def idempotency_key_of(seed: bytes, generation: int) -> str:
+    """Return what the vendor gets as idempotency key: 32 hex digits."""
+    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]

@@ -1,37 +1,40 @@
-"""A Postgres of our own for demos, tests and trying things out; production sets DATABASE_URL.
+"""A Postgres server for demos, tests and trying things out.
 
     with embedded.start() as server:
         psycopg.connect(server.conninfo())
 
-Without TCP, with a random password, as `postgres` or `nobody` if we are root, and gone with the last process
-that uses it however that dies: how, `_embedded_run.py` tells.
+It listens on a Unix socket only, has a random password, and stops when the last process that uses it ends. In
+production, set DATABASE_URL to a server of yours.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
-import stat
-import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from langgraph_durable.embedded.binaries import Account, find_bindir, reachable_bindir, server_version
-from langgraph_durable.embedded.supervisor import POLL, Hold, lock, tail
+from langgraph_durable.embedded.data_directory import (
+    PASSWORD_FILE,
+    check_access,
+    create_if_missing,
+    is_empty,
+    run_initdb,
+)
+from langgraph_durable.embedded.run_directory import try_lock
+from langgraph_durable.embedded.supervisor import POLL_INTERVAL, Supervisor
 from langgraph_durable.errors import EmbeddedPostgresError
 
-__all__ = ["EmbeddedPostgres", "database", "find_bindir", "start"]
+__all__ = ["EmbeddedPostgres", "database", "start"]
 
-_PASSWORD_FILE = "langgraph_durable.password"  # noqa: S105 - a file's name; in a data directory that lasts, 0600
-_LOCALE = "C.UTF-8" if sys.platform == "linux" else "C"  # other systems may lack C.UTF-8
+_RESTART_TIMEOUT = 30.0  # seconds
 
 
 def start(
@@ -39,26 +42,27 @@ def start(
     data_dir: Path | str | None = None,
     fsync: bool = True,
     settings: Mapping[str, str] | None = None,
-    timeout: float = 30.0,
+    timeout: float | timedelta = 30.0,
 ) -> EmbeddedPostgres:
-    """Start a Postgres, or join the one that another process runs on the same data directory.
+    """Start a server, or join the one that another process runs on `data_dir`.
 
-    Keep the result: the server ends with the last EmbeddedPostgres that holds it, or with that one's process.
+    Keep the result: the server stops when no EmbeddedPostgres refers to it, in any process.
 
     Args:
-        data_dir: Where the data lives on after the server; made if missing, but not its parent. None: in a
-            temporary directory that goes with the server.
-        fsync: False turns off fsync and full_page_writes: faster, and a crash of the operating system may
+        data_dir: The data directory, which remains when the server stops. It is created if it is missing; its
+            parent is not. None: a temporary directory, removed with the server.
+        fsync: False turns off fsync and full_page_writes. This is faster, but a crash of the operating system may
             corrupt the data. A crash of Postgres loses nothing either way.
-        settings: Postgres's own, such as `{"work_mem": "64MB"}`, over our defaults. A process that joins a
-            running server gets that server's.
-        timeout: Seconds until the server must accept connections. A first start takes about 0.6 s.
+        settings: Postgres settings, such as `{"work_mem": "64MB"}`, which override the defaults. Ignored when
+            joining a running server.
+        timeout: Seconds, or a timedelta, until the server must accept connections. A first start takes about 0.6 s.
 
     Raises:
-        EmbeddedPostgresError: No binaries, a data directory that cannot be used, or the server did not start;
-            the message names the remedy or ends with the server's log.
+        EmbeddedPostgresError: No binaries were found, the data directory cannot be used, or the server did not
+            start. The message says what to do, or ends with the server's log.
     """
-    deadline = time.monotonic() + timeout
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    deadline = time.monotonic() + seconds
     options = {"listen_addresses": "", "unix_socket_permissions": "0700", "max_connections": "200"}
     options |= dict.fromkeys(("fsync", "full_page_writes"), "on" if fsync else "off") | dict(settings or {})
     try:
@@ -66,25 +70,22 @@ def start(
         if data_dir is None:
             return _start_server(None, [], account, options, deadline)
         data = Path(data_dir).expanduser().resolve()
-        _check_place(data, account, deadline)
+        check_access(data, account, deadline)
         while True:
-            with contextlib.suppress(FileExistsError):
-                data.mkdir(mode=0)  # "being made", to _check_place in another process
-                account.own(data)
-                data.chmod(0o700)
-            if (held := lock(data)) is not None:
-                return _start_server(data, [held], account, options, deadline)
+            create_if_missing(data, account)
+            if (lock := try_lock(data)) is not None:
+                return _start_server(data, [lock], account, options, deadline)
             if (joined := _join_server(data, deadline)) is not None:
                 return joined
             if time.monotonic() > deadline:
                 raise EmbeddedPostgresError(
-                    f"another process uses {data}, and no server answered within {timeout:g} s: "
-                    "wait for that process, stop it, or name another directory"
+                    f"No server answered within {seconds:g} s on {data}, which another process uses. Wait for that "
+                    "process, stop it, or name another directory."
                 )
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
     except OSError as error:
         raise EmbeddedPostgresError(
-            f"the embedded Postgres cannot start: {error}; mend that, or set DATABASE_URL to a running server"
+            f"The embedded Postgres cannot start: {error}. Fix the cause, or set DATABASE_URL to a running server."
         ) from error
 
 
@@ -94,18 +95,20 @@ def database(
     data_dir: Path | str | None = None,
     fsync: bool = True,
     settings: Mapping[str, str] | None = None,
-    timeout: float = 30.0,
+    timeout: float | timedelta = 30.0,
 ) -> Iterator[str]:
-    """Yield DATABASE_URL if it is set and not empty, else the connection string of a server for this block.
+    """Yield DATABASE_URL, or the connection string of a server started for this block.
+
+    An empty DATABASE_URL counts as not set. The arguments only apply to a server started here.
 
     Args:
-        data_dir: As for `start`; like the rest, without effect on DATABASE_URL.
-        fsync: As for `start`.
-        settings: As for `start`.
-        timeout: As for `start`, in seconds.
+        data_dir: See `start`.
+        fsync: See `start`.
+        settings: See `start`.
+        timeout: See `start`.
 
     Raises:
-        EmbeddedPostgresError: As for `start`.
+        EmbeddedPostgresError: See `start`.
     """
     if url := os.environ.get("DATABASE_URL"):
         yield url
@@ -115,13 +118,13 @@ def database(
 
 
 class EmbeddedPostgres:
-    """A running Postgres, made by `start`; a context manager that lets go of it at the end.
+    """A running server, returned by `start`; also a context manager that calls `stop`.
 
-    A child made by fork may use the connection string, but the server ends with the parent.
+    A forked child may use the connection string, but the server stops with the parent.
 
     Attributes:
-        version: The server's, such as "18.6".
-        bindir: Directory of the server's programs.
+        version: The server's version, such as "18.6".
+        bindir: The directory of the server's programs.
         data_dir: The server's data directory.
     """
 
@@ -129,15 +132,17 @@ class EmbeddedPostgres:
     bindir: Path
     data_dir: Path
 
-    def __init__(self, hold: Hold, data_dir: Path, bindir: Path, port: str, deadline: float) -> None:
-        self._hold = hold
-        self._finalizer = weakref.finalize(self, hold.release)  # runs at exit, too
+    def __init__(
+        self, supervisor: Supervisor, data_dir: Path, bindir: Path, port: str, deadline: float
+    ) -> None:
+        self._supervisor = supervisor
+        self._finalizer = weakref.finalize(self, supervisor.release)  # also runs at exit
         self.data_dir = data_dir
         self.bindir = bindir
         self._port = port
         try:
-            self._password = (data_dir / _PASSWORD_FILE).read_text()
-            self.version = self._await_ready(deadline)
+            self._password = (data_dir / PASSWORD_FILE).read_text()
+            self.version = self._wait_until_ready(deadline)
         except BaseException:
             self.stop()
             raise
@@ -149,89 +154,47 @@ class EmbeddedPostgres:
         self.stop()
 
     def conninfo(self, dbname: str = "postgres") -> str:
-        """Return a libpq connection string: Unix socket, user and password.
+        """Return a libpq connection string with socket, user and password.
 
         Args:
-            dbname: A database of this server; whether it exists is not checked.
+            dbname: A database of this server; its existence is not checked.
         """
-        host, port, password = str(self._hold.sockets), self._port, self._password
+        host, port, password = str(self._supervisor.sockets), self._port, self._password
         return make_conninfo(host=host, port=port, user="postgres", password=password, dbname=dbname)
 
     def stop(self) -> None:
-        """Let go of the server; its last user waits until it has stopped. Idempotent."""
+        """Stop using the server; the last user waits until it has stopped. Idempotent."""
         self._finalizer()
 
     def restart(self, *, immediate: bool = False) -> None:
-        """Stop the server and start it again, with the same data and connection string: to test retries.
+        """Stop the server and start it again, with the same data and connection string.
 
         Args:
-            immediate: Stop as in a crash: no checkpoint, and recovery at the start. Otherwise a fast
-                shutdown: clients are disconnected, their transactions rolled back, a checkpoint written.
+            immediate: Stop as in a crash: without a checkpoint, and with recovery at the start. Otherwise a fast
+                shutdown: clients are disconnected, their transactions are rolled back, a checkpoint is written.
 
         Raises:
-            EmbeddedPostgresError: This process did not start the server, or stopped it; or it did not start
-                again within 30 s.
+            EmbeddedPostgresError: This process did not start the server, or has stopped it, or the server did not
+                start again within 30 s.
         """
-        deadline = time.monotonic() + 30.0
-        self._hold.relaunch("QUIT" if immediate else "INT")
-        self._await_ready(deadline)
+        deadline = time.monotonic() + _RESTART_TIMEOUT
+        self._supervisor.relaunch("QUIT" if immediate else "INT")
+        self._wait_until_ready(deadline)
 
-    def _await_ready(self, deadline: float) -> str:
+    def _wait_until_ready(self, deadline: float) -> str:
         """Return the server's version once it accepts connections."""
         while True:
             try:
                 with psycopg.connect(self.conninfo(), connect_timeout=10) as connection:
                     return (connection.info.parameter_status("server_version") or "").split(" ")[0]
             except psycopg.OperationalError as error:
-                if self._hold.tell() and time.monotonic() < deadline:
-                    time.sleep(POLL)
+                if self._supervisor.send() and time.monotonic() < deadline:
+                    time.sleep(POLL_INTERVAL)
                     continue
                 raise EmbeddedPostgresError(
-                    f"Postgres did not start in time ({error}); the end of its log:{self._hold.log_tail()}"
+                    f"Postgres did not start in {self.data_dir}: {error}. Look for the cause at the end of its log:"
+                    f"{self._supervisor.log_tail()}"
                 ) from error
-
-
-def _check_place(data: Path, account: Account, deadline: float) -> None:
-    """Raise EmbeddedPostgresError unless a path is, or can become, a data directory of the account."""
-    try:
-        while stat.S_IMODE((found := data.stat()).st_mode) == 0 and time.monotonic() < deadline:
-            time.sleep(POLL)  # another process makes it, and has not given it to the account yet
-    except FileNotFoundError:
-        if not data.parent.is_dir():
-            raise EmbeddedPostgresError(f"{data.parent} does not exist: make it first") from None
-        if not os.access(data.parent, os.W_OK | os.X_OK) or not account.may("x", data.parent):
-            raise EmbeddedPostgresError(
-                f"{data} cannot be made, or not be entered by {account.name}, whom Postgres runs under: "
-                f"open {data.parent} to {account.name}, or name a directory elsewhere"
-            ) from None
-        return
-    if not stat.S_ISDIR(found.st_mode):
-        raise EmbeddedPostgresError(f"{data} is not a directory: name another path, or move it away")
-    if found.st_uid != account.uid or not account.may("wx", data):
-        raise EmbeddedPostgresError(
-            f"{data} must belong to {account.name}, whom Postgres runs under, and be writable to it: "
-            "chown and chmod it, or name a path that does not exist yet"
-        )
-
-
-def _is_new(data: Path, version: str) -> bool:
-    """Tell whether a data directory is empty; raise EmbeddedPostgresError if its content is not for us."""
-    if not any(data.iterdir()):
-        return True
-    if not (data / "PG_VERSION").is_file():
-        raise EmbeddedPostgresError(f"{data} is neither empty nor a Postgres data directory: name another")
-    theirs = (data / "PG_VERSION").read_text().strip()
-    if theirs != version.partition(".")[0]:
-        raise EmbeddedPostgresError(
-            f"{data} was made by Postgres {theirs}, and the binaries found are {version}: name another "
-            f"directory, or the bin directory of a Postgres {theirs} in LANGGRAPH_DURABLE_PG_BINDIR"
-        )
-    if not (data / _PASSWORD_FILE).is_file():
-        raise EmbeddedPostgresError(
-            f"{data} was not made by this package, or its making was cut short: remove it if nothing in it "
-            "matters, name another, or start its own server and set DATABASE_URL"
-        )
-    return False
 
 
 def _start_server(
@@ -240,80 +203,33 @@ def _start_server(
     """Start a server.
 
     Args:
-        data: The data directory; None: one in the run directory.
-        locks: Our lock on `data`, which becomes the server's.
-        account: Whom Postgres runs under.
-        options: Postgres's settings.
+        data: The data directory; None for one in the run directory.
+        locks: This process's lock on `data`, which the server inherits.
+        account: The account Postgres runs under.
+        options: Postgres settings.
         deadline: On the monotonic clock, in seconds.
     """
-    hold = Hold.make(account, locks)
+    supervisor = Supervisor.create(account, locks)
     try:
         bindir = find_bindir()
-        new = data is None or _is_new(data, server_version(bindir))
-        bindir = reachable_bindir(bindir, account, hold.run / "programs")
+        new = data is None or is_empty(data, server_version(bindir))
+        bindir = reachable_bindir(bindir, account, supervisor.run / "programs")
         sync = data is not None and options["fsync"] != "off"
-        data = data or hold.run / "data"
+        data = data or supervisor.run / "data"
         if new:
-            with _emptied_on_error(data):
-                _make_cluster(data, bindir, hold, account, deadline, sync=sync)
+            run_initdb(data, bindir, supervisor, account, deadline, sync=sync)
         command = [str(bindir / "postgres"), "-D", str(data)]
-        for name, value in {**options, "unix_socket_directories": str(hold.sockets)}.items():
+        for name, value in {**options, "unix_socket_directories": str(supervisor.sockets)}.items():
             command += ["-c", f"{name}={value}"]
-        hold.launch(command, account.identity)
-        return EmbeddedPostgres(hold, data, bindir, options.get("port", "5432"), deadline)
+        supervisor.launch(command, account.identity)
+        return EmbeddedPostgres(supervisor, data, bindir, options.get("port", "5432"), deadline)
     except BaseException:
-        hold.release()
+        supervisor.release()
         raise
-
-
-@contextlib.contextmanager
-def _emptied_on_error(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for entry in directory.iterdir() if directory.is_dir() else ():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-        raise
-
-
-def _make_cluster(
-    data: Path, bindir: Path, hold: Hold, account: Account, deadline: float, *, sync: bool
-) -> None:
-    """Run initdb, with a random password that is kept in the data directory, for later starts and joins.
-
-    Args:
-        data: An empty or missing directory.
-        bindir: Where initdb is.
-        hold: The run directory and the locks.
-        account: Whom initdb runs under.
-        deadline: On the monotonic clock, in seconds.
-        sync: Whether initdb waits until the cluster is on the disk.
-    """
-    password = secrets.token_urlsafe(24)
-    pwfile = hold.run / "password"
-    _write_private(pwfile, password, account)
-    command = [str(bindir / "initdb"), "-D", str(data), "-U", "postgres", "-A", "scram-sha-256"]
-    command += [f"--pwfile={pwfile}", "-E", "UTF8", f"--locale={_LOCALE}", *([] if sync else ["--no-sync"])]
-    try:
-        done = account.run(*command, pass_fds=hold.locks, timeout=max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired as error:
-        raise EmbeddedPostgresError("initdb took too long: raise timeout") from error
-    if done.returncode != 0:
-        raise EmbeddedPostgresError(f"initdb failed:{tail(done.stdout + done.stderr)}")
-    _write_private(data / _PASSWORD_FILE, password, account)
-
-
-def _write_private(path: Path, text: str, account: Account) -> None:
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text)
-    account.own(path)
 
 
 def _join_server(data: Path, deadline: float) -> EmbeddedPostgres | None:
-    """Join the server that runs on a data directory; None while none answers (it is starting or stopping).
+    """Join the server that runs on a data directory, or return None if it is starting or stopping.
 
     Args:
         data: The data directory.
@@ -324,10 +240,10 @@ def _join_server(data: Path, deadline: float) -> EmbeddedPostgres | None:
         port, sockets = (data / "postmaster.pid").read_text().splitlines()[3:5]
     except (FileNotFoundError, ValueError):
         return None
-    hold = Hold.join(Path(sockets).parent, deadline) if sockets else None
-    if hold is None:
+    supervisor = Supervisor.join(Path(sockets).parent, deadline) if sockets else None
+    if supervisor is None:
         return None
     try:
-        return EmbeddedPostgres(hold, data, bindir, port, deadline)
+        return EmbeddedPostgres(supervisor, data, bindir, port, deadline)
     except EmbeddedPostgresError:
-        return None  # the server's starter tells why
+        return None  # the process that started the server reports the cause
