@@ -51,7 +51,7 @@ class TimelineToolCall(TypedDict):
     args: Any
 
 
-# The effect's state before (None for its first event) and after. "from" is a keyword, so a class body cannot declare it.
+# The effect's state before (None for its first event) and after. A class body cannot declare "from", a keyword.
 _Transition = TypedDict("_Transition", {"from": str | None, "to": str}, total=False)
 
 

@@ -17,11 +17,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
+from langgraph_durable._effect_states import State, event_fault
 from langgraph_durable._inspect.inbox import decode_interrupts
-from langgraph_durable._inspect.plain_json import plain
+from langgraph_durable._plain_json import plain
 from langgraph_durable._postgres.session import Row
 from langgraph_durable._postgres.times import time_fault, time_of
-from langgraph_durable.effects.records import event_fault
 from langgraph_durable.errors import CheckpointCorruptedError
 from langgraph_durable.timeline import Phase, TimelineEntry, TimelinePayload
 
@@ -34,7 +34,7 @@ _CHECKPOINT_ROW = 0
 _PHASE_BY_SOURCE: Mapping[str, Phase] = MappingProxyType(
     {"input": "run_started", "loop": "step", "update": "state_updated", "fork": "forked"}
 )
-_PHASE_BY_STATE: Mapping[str, Phase] = MappingProxyType(
+_PHASE_BY_STATE: Mapping[State, Phase] = MappingProxyType(
     {
         "claimed": "tool_begun",
         "issued": "tool_begun",

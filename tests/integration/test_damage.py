@@ -344,7 +344,7 @@ def test_an_event_of_no_known_state_is_told(
         f"UPDATE {{s}}.effect_events SET {column} = 'molten' WHERE {OF_THREAD} AND to_state = 'unknown'",
     )
     [why] = unreadable(saver)
-    assert f"{column}: 'molten' is none that is known" in why
+    assert f"{column}: 'molten' is not a known state" in why
     assert len(list(saver.timeline("damaged"))) == len(before)
     assert main(["timeline", "damaged", "--database", conninfo]) == 0
     log = saver.effects
@@ -352,7 +352,7 @@ def test_an_event_of_no_known_state_is_told(
     assert [e.unreadable for e in log.history(lost.effect_id)] == [None, why]
     assert lost.effect_id in why
     assert main(["effects", "show", lost.effect_id, "--database", conninfo]) == 0
-    assert "is none that is known" in capsys.readouterr().out
+    assert "is not a known state" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change", ["state = 'molten'", "asked = '{{NULL}}'"])
