@@ -8,9 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from langgraph_durable._postgres.times import time_fault
+from langgraph_durable._effect_states import State as State
 
-State: TypeAlias = Literal["claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned"]
 Source: TypeAlias = Literal["executed", "verified", "human"]
 
 TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
@@ -90,13 +89,3 @@ class EffectEvent:
     reason: str | None
     unreadable: str | None = None
     """What cannot be read in the event's row, and why."""
-
-
-def event_fault(effect_id: str, number: int, at: datetime, before: str | None, after: str) -> str | None:
-    """Return what cannot be read in an event's row, or None."""
-    wrong = [time_fault(at=at)]
-    for name, state in (("from_state", before), ("to_state", after)):
-        if state is not None and state not in TRANSITIONS:
-            wrong.append(f"{name}: {state!r} is not a known state")
-    found = "; ".join(fault for fault in wrong if fault is not None)
-    return f"cannot read event {number} of effect {effect_id}: {found}" if found else None

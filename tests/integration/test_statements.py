@@ -318,13 +318,13 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-@pytest.mark.parametrize(("name", "threads"), [("LIST_WAITING", 10), ("LIST_WAITING_IN_THREAD", 1)])
+@pytest.mark.parametrize(("thread_id", "threads"), [(None, 10), ("thread-15", 1)])
 def test_an_inbox_page_walks_no_further_than_it_is_full(
-    filled: str, name: str, threads: int, mode: str
+    filled: str, thread_id: str | None, threads: int, mode: str
 ) -> None:
-    parameters = {"after": "thread-1", "size": 10, "thread_id": "thread-15"}
+    parameters = {"after": "thread-1", "size": 10, "thread_id": thread_id}
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, name, parameters)
+        plan = plan_of(connection, "LIST_WAITING", parameters)
     assert plan["Actual Rows"] == threads
     scans = [node for node in nodes(plan) if node.get("Relation Name") in TABLES]
     assert all(scan["Node Type"] != "Seq Scan" for scan in scans)
@@ -336,7 +336,7 @@ def test_an_inbox_page_walks_no_further_than_it_is_full(
 @pytest.mark.parametrize("thread_id", ["thread-1000", "huge"])
 def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, mode: str) -> None:
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, "ERASE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
+        plan = plan_of(connection, "DELETE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
     scans = [
         node for node in nodes(plan) if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]
     ]

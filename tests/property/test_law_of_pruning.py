@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.statement import Statement
 from langgraph_durable._retention import plan as _pruning
-from langgraph_durable._retention import statements as sql
+from langgraph_durable._retention import removal
 from langgraph_durable._segments.values import hashes_in, is_index
 from langgraph_durable.errors import CheckpointCorruptedError
 from tests.conftest import Databases
@@ -418,14 +418,14 @@ def test_the_law_catches_a_prune_that_loses_one_channel(
 
 def test_the_law_catches_a_prune_that_leaves_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Statement("SELECT 0, 0 WHERE %(thread)s::text IS NOT NULL")
-    monkeypatch.setattr(sql, "DELETE_SEGMENTS", nothing)
+    monkeypatch.setattr(removal, "DELETE_SEGMENTS", nothing)
     assert_caught(world)
 
 
 def test_the_law_catches_a_prune_that_forgets_indexes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    text: Any = sql.DELETE_SEGMENTS.text.replace("IN ('\\x01', '\\x03')", "IS NULL")
-    assert text != sql.DELETE_SEGMENTS.text
-    monkeypatch.setattr(sql, "DELETE_SEGMENTS", Statement(text))
+    text: Any = removal.DELETE_SEGMENTS.text.replace("IN ('\\x01', '\\x03')", "IS NULL")
+    assert text != removal.DELETE_SEGMENTS.text
+    monkeypatch.setattr(removal, "DELETE_SEGMENTS", Statement(text))
     assert_caught(world)
 
 

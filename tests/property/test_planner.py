@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.types import TASKS
 
-from langgraph_durable._retention.plan import Key, Node, Plan, newest_survive, plan_removal
+from langgraph_durable._retention.plan import Key, Node, Plan, choose_newest, plan_removal
 
 EXAMPLES = 4 * int(os.environ.get("DURABLE_EXAMPLES", "500"))
 CHANNELS = ("a", "b", "c")
@@ -203,7 +203,7 @@ def test_the_newest_of_each_namespace_survive(
 ) -> None:
     rows, _ = case
     cutoff = START + timedelta(hours=hours) if hours is not None else None
-    survivors = newest_survive(rows.nodes.values(), keep_last, cutoff)
+    survivors = choose_newest(rows.nodes.values(), keep_last, cutoff)
     kept = {key: key in survivors for key in rows.nodes}
 
     def rank(node: Node) -> int:
