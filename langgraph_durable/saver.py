@@ -133,7 +133,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     ) -> Self:
         """Make a saver with its own pools. It is usable at once, also as `with` or `async with`.
 
-        Nothing is connected yet: one pool for the sync methods, and one for each event loop, open at first use.
+        One pool for the sync methods, and one for each event loop, connect at first use.
 
         Args:
             conninfo: A Postgres connection string, `postgresql://...` or `host=... dbname=...`.
@@ -141,8 +141,8 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             min_size: Connections each pool keeps.
             max_size: Connections each pool opens at most.
             pool_timeout: Seconds an operation waits for a free connection.
-            prepare_threshold: Times a statement runs before it is prepared; None for never, as pgbouncer
-                needs it unless its max_prepared_statements is above 0.
+            prepare_threshold: Times a statement runs before it is prepared; None for never, which pgbouncer needs
+                unless its max_prepared_statements is above 0.
             serde: See `DurableSaver`, as for the arguments below.
             indexed_metadata: Metadata keys kept readable in the database.
             retry_timeout: Seconds for which transient faults are retried.
