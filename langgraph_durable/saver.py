@@ -135,7 +135,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     ) -> Self:
         """Make a saver with its own pools. It is usable at once, also as `with` or `async with`.
 
-        Nothing is connected yet: one pool for the sync methods, and one for each event loop, open at first use.
+        One pool for the sync methods, and one for each event loop, connect at first use.
 
         Args:
             conninfo: A Postgres connection string, `postgresql://...` or `host=... dbname=...`.
@@ -143,15 +143,15 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             min_size: Connections each pool keeps.
             max_size: Connections each pool opens at most.
             pool_timeout: Seconds an operation waits for a free connection.
-            prepare_threshold: Times a statement runs before it is prepared; None for never, as pgbouncer
-                needs it unless its max_prepared_statements is above 0.
-            serde: The serializer of values and metadata; LangGraph's default if None.
-            indexed_metadata: See `DurableSaver`.
-            retry_timeout: Seconds for which transient faults are retried; 0 for never.
-            segment_cache_bytes: See `DurableSaver`.
-            segment_key: See `DurableSaver`.
-            group_commit: See `DurableSaver`.
-            tuning: See `DurableSaver`.
+            prepare_threshold: Times a statement runs before it is prepared; None for never, which pgbouncer needs
+                unless its max_prepared_statements is above 0.
+            serde: See `DurableSaver`, as for the arguments below.
+            indexed_metadata: Metadata keys kept readable in the database.
+            retry_timeout: Seconds for which transient faults are retried.
+            segment_cache_bytes: Most bytes of segments that this process keeps.
+            segment_key: The key of the segments' names.
+            group_commit: Whether writes that wait at the same time go out together.
+            tuning: Whether to pause the garbage collector and copy repeated messages.
 
         Raises:
             InvalidConfigError: The connection string, a size or another argument cannot be used.
@@ -253,11 +253,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names (by id or ULID), or the latest of its namespace.
 
-        A pruned checkpoint that delta channels of later ones are replayed from is returned only if asked for by its
-        id: with the values that replays start from, the writes that are replayed, the parent's config, and the
-        metadata `{"pruned": True}`. LangGraph's own walk to a delta channel's history, which the Agent Server takes,
-        needs it. A run that would start there raises ParentPrunedError. `list` does not show it, and it is never the
-        latest.
+        What is left of a pruned checkpoint, since delta channels are replayed from it, is returned only by its id: the
+        values and writes of the replay, the parent's config, and the metadata `{"pruned": True}`. LangGraph's own walk
+        to a delta channel's history needs it. A run that would start there raises ParentPrunedError.
 
         Returns:
             The checkpoint with its pending writes, or None if it is not stored.
@@ -275,10 +273,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         return await get_tuple(self._adb, self._codec, self._context.known, config)
 
     def get_ulid(self, config: RunnableConfig) -> str | None:
-        """Return the ULID of the checkpoint that `config` names, or of the latest; None if it is not stored.
-
-        ULIDs give the order of a thread's checkpoints. One is accepted wherever a checkpoint_id is.
-        """
+        """Return the ULID of the checkpoint that `config` names, or of the latest; see docs/design/ordering.md."""
         return run_sync(get_ulid(self._db, config))
 
     async def aget_ulid(self, config: RunnableConfig) -> str | None:
@@ -354,7 +349,6 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.
 
-        The random part tells branches apart that write the same channel. A thread from another saver keeps the form
-        of its versions.
+        A thread from another saver keeps the form of its versions.
         """
         return next_version(current)

@@ -45,13 +45,8 @@ def encode_checkpoint(
 ) -> CheckpointRow:
     """Turn the arguments of `put` into a row.
 
-    Args:
-        codec: The saver's, with its present serializer.
-        ref: The thread, the namespace, and the parent's id, as `config` names them.
-        config: As given to `put`; its metadata and configurable keys join the checkpoint's.
-        checkpoint: As given to `put`.
-        metadata: As given to `put`.
-        new_versions: As given to `put`: the channels whose values may not be stored yet.
+    `ref` is what `config` names, with the parent's id. The values of the channels in `new_versions` may not be stored
+    yet.
 
     Raises:
         UnserializableValueError: A value, named by its channel, or the metadata cannot be serialized.

@@ -1,4 +1,4 @@
-"""Every statement prepares on a migrated schema; the hot ones come to their rows by index."""
+"""Every statement prepares on a migrated schema; the hot ones find their rows by index."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PER_THREAD = 4
 HUGE = 6000
 """Checkpoints of the one huge thread."""
 
-# A thread's checkpoints, each with two values of its own and three writes; every id is its number.
+# A thread's checkpoints, each with two values and three writes; every id is its number.
 FILL = """
 CREATE TEMPORARY TABLE planned AS
 SELECT 'thread-' || t AS thread_id, c FROM generate_series(1, {threads}) AS t, generate_series(1, {each}) AS c
@@ -308,7 +308,7 @@ def test_a_long_history_looks_at_each_row_a_few_times_at_most(filled: str, mode:
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: str) -> None:
+def test_listing_all_threads_reads_only_its_page(filled: str, mode: str) -> None:
     parameters = {**_listing("huge", HUGE), "cursor_thread": "", "cursor_ulid": "f" * 32}
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
         plan = plan_of(connection, "LIST_ALL", parameters)
@@ -319,7 +319,7 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize(("thread_id", "threads"), [(None, 10), ("thread-15", 1)])
-def test_an_inbox_page_walks_no_further_than_it_is_full(
+def test_an_inbox_page_stops_when_it_is_full(
     filled: str, thread_id: str | None, threads: int, mode: str
 ) -> None:
     parameters = {"after": "thread-1", "size": 10, "thread_id": thread_id}
@@ -385,7 +385,7 @@ REMOVING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("name", REMOVING)
-def test_what_removes_looks_at_each_row_a_few_times_at_most(conninfo: str, name: str, mode: str) -> None:
+def test_removal_looks_at_each_row_a_few_times_at_most(conninfo: str, name: str, mode: str) -> None:
     """With a plan made while the tables were empty, as the first prune of a process makes it."""
     query = render(STATEMENTS[name], DEFAULT_SCHEMA)
     literals = sql.SQL(", ").join(sql.Literal(argument) for argument in query.arguments(REMOVING[name]))

@@ -124,13 +124,13 @@ def assert_cut_well(data: bytes) -> list[bytes]:
 @pytest.mark.usefixtures("sizes")
 @LAW
 @given(value=values)
-def test_pieces_are_the_whole(value: Any) -> None:
+def test_segments_join_to_the_serialized_value(value: Any) -> None:
     assert_cut_well(SERDE.dumps_typed(value)[1])
 
 
 @LAW
 @given(data=st.binary(max_size=200), fill=st.integers(0, 3000))
-def test_bytes_that_are_no_messagepack(data: bytes, fill: int) -> None:
+def test_bytes_that_are_not_messagepack_are_not_cut(data: bytes, fill: int) -> None:
     assert_cut_well(data + data[:1] * fill)
     assert_cut_well(b"\xdc\x00\x05" + data + b"\x01" * fill)
 
@@ -147,7 +147,7 @@ def pieces_of(value: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("wrap", [list, _DeltaSnapshot])
-def test_an_edit_costs_a_few_segments(wrap: Any) -> None:
+def test_an_edit_changes_a_few_segments(wrap: Any) -> None:
     whole = messages(400)
     before = pieces_of(wrap(whole))
     assert len(before) > 50
@@ -186,7 +186,7 @@ def test_a_dict_of_files_has_a_segment_a_file() -> None:
 
 @pytest.fixture(scope="module")
 def conninfo(databases: Databases, template: str) -> str:
-    """One database for all examples, each with a thread of its own."""
+    """One database for all examples, each with its own thread."""
     return databases.conninfo(databases.create(template))
 
 
@@ -270,7 +270,7 @@ def test_load_of_store_is_a_round_trip(
 
 
 def same(got: Any, packed: tuple[str, bytes]) -> bool:
-    """Tell whether a value is what a whole-value round trip gives: what it is serialized to tells all of it."""
+    """Return whether a value is what a whole-value round trip gives, compared as serialized."""
     return SERDE.dumps_typed(got) == SERDE.dumps_typed(reloaded(packed))
 
 
@@ -289,7 +289,7 @@ def nothing_shared(one: Any, other: Any) -> bool:
     return not mutables(one) & mutables(other)
 
 
-def test_sizes_far_apart(savers: list[DurableSaver], conninfo: str) -> None:
+def test_elements_of_very_different_sizes_are_read_back(savers: list[DurableSaver], conninfo: str) -> None:
     for value in (
         [*range(100_000)],
         [0] * 100_000,
@@ -311,7 +311,7 @@ def test_sizes_far_apart(savers: list[DurableSaver], conninfo: str) -> None:
             assert row[0] > 0
 
 
-def test_the_law_catches_a_tail_that_is_lost(
+def test_the_round_trip_check_detects_a_lost_tail(
     savers: list[DurableSaver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -55,7 +55,8 @@ inherited AS (
 -- Adds the values and segments that the put names, does not send, and that are not stored; the ULID of the namespace's
 -- head; and the ULID of the root graph's checkpoint that a subgraph's call started from.
 -- What a stored index or value names is stored, so only what the put itself names is looked up.
-looked_up AS (
+-- MATERIALIZED, since the planner takes 15 % longer if it folds these steps into the next one.
+looked_up AS MATERIALIZED (
     SELECT i.*, found.absent, found.lacking, head.ulid AS head_ulid, root.ulid AS root_ulid
     FROM inherited i
     CROSS JOIN LATERAL (
