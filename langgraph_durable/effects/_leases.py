@@ -1,4 +1,4 @@
-"""Renewal of the leases of running effects, in a thread of its own because a tool may block its event loop."""
+"""Renewal of the leases of running effects, in a separate thread because a tool may block its event loop."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class NoteKind(str, Enum):
     ANSWER = "answer"
     """An answer was used; the token is its hash."""
     WAITING = "waiting"
-    """The task waits for a decision on this effect, a possible duplicate of its own."""
+    """The task waits for a decision on this effect, a possible duplicate of the task's."""
     REFUSED = "refused"
     """A human answered the task that the effect failed and must not be retried there."""
     FORK = "fork"

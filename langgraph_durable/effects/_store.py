@@ -29,7 +29,7 @@ from langgraph_durable.errors import CheckpointCorruptedError, EffectInFlightErr
 
 _INLINE_BYTES = 1 << 20
 _CLAIM_ATTEMPTS = 100
-"""Each one is lost to another process that changes the effect between a statement's snapshot and its write."""
+"""Usually one. Another one follows if another process creates the effect between the snapshot and the write."""
 
 
 def new_effect_id() -> uuid.UUID:
@@ -50,9 +50,9 @@ async def claim_effect(
 
     Raises:
         CheckpointCorruptedError: The effect's row, or its duplicate's, is damaged: its end cannot be read from it.
-        EffectInFlightError: Other processes kept changing the effect.
+        EffectInFlightError: The effect was neither created nor found.
 
-    Round trips: 1; one more each time another process changes the effect meanwhile. Transaction: its own.
+    Round trips: 1; 2 if another process creates the effect at the same time. Transaction: its own.
     """
     params = _claim_params(request, claim)
     for _ in range(_CLAIM_ATTEMPTS):
@@ -60,8 +60,8 @@ async def claim_effect(
         if rows:
             return _found(claim, rows[0])
     raise EffectInFlightError(
-        f"the effect {request.tool!r} could not be claimed: other processes changed it during each of "
-        f"{_CLAIM_ATTEMPTS} attempts. Thread: {request.thread_id!r}, task: {request.task_id!r}. Run again"
+        f"the effect {request.tool!r} could not be claimed: {_CLAIM_ATTEMPTS} attempts neither created nor found it. "
+        f"Thread: {request.thread_id!r}, task: {request.task_id!r}. Check the table for triggers, or run again"
     )
 
 

@@ -53,7 +53,8 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT 'damaged', NULL, NULL, entry
     WHERE entry IS NULL OR NOT (
-        starts_with(entry, 'decision ') OR entry ~ '^claim [0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}} [0-9]+$' OR entry ~ '^kept [0-9]+$'
+        starts_with(entry, 'decision ') OR entry ~ '^kept [0-9]+$'
+        OR entry ~ '^claim [0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}} [0-9]+$'
         OR coalesce(task = 'seen' OR rest ~ '^([0-9]{{1,18}}|waiting|refused|replay|new)$', false)
     )
 ) n
@@ -62,7 +63,8 @@ ON CONFLICT DO NOTHING;
 UPDATE {schema}.effects e SET
     claim_id = (
         SELECT split_part(entry, ' ', 2)::uuid FROM unnest(e.asked) AS entry
-        WHERE entry ~ '^claim [0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}} [0-9]+$' AND split_part(entry, ' ', 3) = e.fence::text
+        WHERE entry ~ '^claim [0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}} [0-9]+$'
+        AND split_part(entry, ' ', 3) = e.fence::text
         LIMIT 1
     ),
     keeps_key = coalesce('kept ' || e.fence::text = ANY (e.asked), false),

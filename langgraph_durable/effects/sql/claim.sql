@@ -7,12 +7,12 @@
 --
 -- Columns: a ClaimKind, then the columns of an EffectRow. The kinds:
 --   claimed    the effect, now claimed
---   existing   the effect, which may not be claimed
+--   existing   the effect, which may not be claimed, or was changed after this statement's snapshot was taken
 --   duplicate  instead of a first claim: an effect of the same thread, tool and arguments under another key whose end
 --              is unknown, or may be: the live lease of another process may belong to a dead one. Or whose end this
---              task asked a human about and was told. Effects of the same message or, in code, of the same checkpoint
+--              task asked a human about, who answered. Effects of the same message or, in code, of the same checkpoint
 --              are not duplicates: what is requested twice at once is wanted twice.
--- No row: another process changed the effect after this statement's snapshot was taken.
+-- No row: another process created the effect after this statement's snapshot was taken.
 --
 -- `existing` is read before anything is written, so a replay writes nothing. Later changes are met by ON CONFLICT.
 WITH existing AS MATERIALIZED (
