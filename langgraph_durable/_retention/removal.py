@@ -1,6 +1,6 @@
 """Removing checkpoints of threads, each thread in a transaction under its exclusive lock.
 
-A put takes the lock shared, so a concurrent run's save comes wholly before a removal or wholly after it. Two removals
+A put takes the lock shared, so each save of a concurrent run comes before or after a removal. Two removals
 from one thread run one after the other.
 """
 
