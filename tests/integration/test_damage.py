@@ -367,9 +367,7 @@ def damage_notes(conninfo: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["state = 'molten'", "notes = 'molten'"])
-def test_call_of_a_damaged_effect_is_refused(
-    saver: DurableSaver, conninfo: str, change: str
-) -> None:
+def test_call_of_a_damaged_effect_is_refused(saver: DurableSaver, conninfo: str, change: str) -> None:
     log = saver.effects
     with log.effect("send", key="k") as e:
         e.issue()  # so it is unknown whether it was sent
