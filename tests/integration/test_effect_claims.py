@@ -40,12 +40,12 @@ def claim(saver: DurableSaver) -> tuple[ClaimKind, EffectRow]:
     terms = Claim(
         _store.new_effect_id(), "issued", "me", timedelta(hours=1), check_duplicates=False, resumes=False
     )
-    return run_sync(_store.claim_effect(saver.effects.context.db, REQUEST, terms))
+    return run_sync(_store.claim_effect(saver.durable_context.db, REQUEST, terms))
 
 
 def fail(saver: DurableSaver, row: EffectRow) -> None:
     transition = Transition(Outcome("failed", error="declined"), ["issued"], "me", fence=row.fence)
-    assert run_sync(_store.move_effect(saver.effects.context.db, row.effect_id, transition)) is not None
+    assert run_sync(_store.move_effect(saver.durable_context.db, row.effect_id, transition)) is not None
 
 
 def await_lock(conninfo: str) -> None:

@@ -165,7 +165,7 @@ def test_a_decision_about_a_fork_is_not_asked_for_again(saver: DurableSaver, wor
 
 def test_an_idempotency_key_stays_where_the_attempt_may_still_send(saver: DurableSaver) -> None:
     log = saver.effects
-    kept, changed = log.list(state="unknown", tool="pay")[:2]
+    kept, changed = list(log.list(state="unknown", tool="pay"))[:2]
     for key, before in (("kept", kept), ("changed", changed)):
         log.resolve(before.effect_id, NotHappened())
         with log.effect("pay", key=key) as e:
