@@ -23,7 +23,7 @@ from langgraph_durable import schema as _schema
 from langgraph_durable._checkpoints.history import get_delta_channel_history
 from langgraph_durable._checkpoints.listing import Listing
 from langgraph_durable._checkpoints.put import put_checkpoint, put_writes
-from langgraph_durable._checkpoints.read import get_tuple, get_ulid
+from langgraph_durable._checkpoints.read import get_tuple
 from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext, SaverOptions
 from langgraph_durable._inspect.methods import InspectionMethods
@@ -56,7 +56,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     seconds. Writes are idempotent, so retries never duplicate rows.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each setting is a keyword that editors complete)
         self,
         pool: ConnectionPool[Any] | Connection[Any] | None = None,
         *,
@@ -116,7 +116,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         )
 
     @classmethod
-    def from_conn_string(
+    def from_conn_string(  # noqa: PLR0913 (each setting is a keyword that editors complete)
         cls,
         conninfo: str,
         *,
@@ -271,14 +271,6 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the latest; see `get_tuple`."""
         return await get_tuple(self._adb, self._codec, self._context.known, config)
-
-    def get_ulid(self, config: RunnableConfig) -> str | None:
-        """Return the ULID of the checkpoint that `config` names, or of the latest; see docs/design/ordering.md."""
-        return run_sync(get_ulid(self._db, config))
-
-    async def aget_ulid(self, config: RunnableConfig) -> str | None:
-        """Return the ULID of the checkpoint that `config` names, or of the latest; see `get_ulid`."""
-        return await get_ulid(self._adb, config)
 
     # --- list ---
 

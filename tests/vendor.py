@@ -39,7 +39,7 @@ class Rules:
     """How many payments are refused, from the first on; a refusal is saved under its key."""
 
 
-class PaymentRefused(RuntimeError):
+class PaymentRefused(RuntimeError):  # noqa: N818 (a name of the story)
     """The vendor answered that it did not do it."""
 
 

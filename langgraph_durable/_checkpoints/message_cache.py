@@ -99,7 +99,7 @@ def _loader(make: Extension) -> Extension:
 # --- copiers ---
 
 
-class _NotCopyable(Exception):
+class _NotCopyable(Exception):  # noqa: N818 (control flow: callers never see it)
     """A value must be constructed each time."""
 
 

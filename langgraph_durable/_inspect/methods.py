@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_durable._checkpoints.read import get_ulid
 from langgraph_durable._inspect.inbox import Inbox
 from langgraph_durable._inspect.trail import Timeline
 from langgraph_durable._methods import SaverMethods
+from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.interrupts import PendingInterrupt
 from langgraph_durable.reports import SaverMetrics
 from langgraph_durable.timeline import TimelineEntry
@@ -14,6 +18,14 @@ from langgraph_durable.timeline import TimelineEntry
 
 class InspectionMethods(SaverMethods):
     """Sync and async pairs; each iterates over pages of rows."""
+
+    def get_ulid(self, config: RunnableConfig) -> str | None:
+        """Return the ULID of the checkpoint that `config` names, or of the latest; see docs/design/ordering.md."""
+        return run_sync(get_ulid(self._db, config))
+
+    async def aget_ulid(self, config: RunnableConfig) -> str | None:
+        """Return the ULID of the checkpoint that `config` names, or of the latest; see `get_ulid`."""
+        return await get_ulid(self._adb, config)
 
     def timeline(self, thread_id: str) -> Iterator[TimelineEntry]:
         """Iterate over what happened in a thread, oldest first; an unknown thread has no entries.

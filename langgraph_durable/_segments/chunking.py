@@ -78,7 +78,7 @@ for _first in (*_WIDTHS, *_COUNT_WIDTHS, 0xC1):
     _SIZES[_first] = 0
 
 
-class _Malformed(Exception):
+class _Malformed(Exception):  # noqa: N818 (control flow: callers never see it)
     """The data is not MessagePack."""
 
 

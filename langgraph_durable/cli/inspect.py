@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
 from langgraph_durable._plain_json import plain
 from langgraph_durable.cli.output import (
@@ -20,7 +20,7 @@ from langgraph_durable.cli.output import (
     short,
 )
 from langgraph_durable.interrupts import PendingInterrupt
-from langgraph_durable.timeline import Phase, TimelineEntry, TimelinePayload
+from langgraph_durable.timeline import Phase, TimelineEntry
 
 _WIDTHS = (20, 5, 32, 26, 0)
 
@@ -82,10 +82,11 @@ def _line(entry: TimelineEntry) -> str:
     at = datetime.fromtimestamp(entry.timestamp / 1000, timezone.utc)
     time = at.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.timestamp % 1000:03}"
     within = f"  [{escape_unprintable(entry.checkpoint_ns)}]" if entry.checkpoint_ns else ""
-    return f"{time}  {entry.phase.replace('_', ' '):<14}  {_details(entry.phase, entry.payload)}{within}".rstrip()
+    details = _details(entry.phase, cast("Mapping[str, Any]", entry.payload))
+    return f"{time}  {entry.phase.replace('_', ' '):<14}  {details}{within}".rstrip()
 
 
-def _details(phase: Phase, payload: TimelinePayload) -> str:
+def _details(phase: Phase, payload: Mapping[str, Any]) -> str:
     if "unreadable" in payload:
         return escape_unprintable(payload["unreadable"])
     if phase == "model_answered":

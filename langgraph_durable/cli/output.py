@@ -60,7 +60,9 @@ def open_saver(options: argparse.Namespace) -> DurableSaver:
 class ShowProgress(Protocol):
     """Shows how many threads are done, of how many if known, with a note."""
 
-    def __call__(self, done: int, total: int | None, note: str = "") -> None: ...
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        """Show that `done` of `total` threads are done."""
+        ...
 
 
 @contextmanager

@@ -191,8 +191,8 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
         late += wait.is_over
         if late == _LATE_CLAIMS:
             raise EffectInFlightError(
-                f"{describe(row)} was moved by others {late} times after wait={call.policy.wait_timeout} had passed. Its state "
-                f"is {row.state}. Run again"
+                f"{describe(row)} was moved by others {late} times after its wait_timeout "
+                f"({call.policy.wait_timeout}) had passed. Its state is {row.state}. Run again"
             )
 
 

@@ -302,3 +302,11 @@ def raised_command(exc: BaseException) -> Any:
     from langgraph.errors import ParentCommand
 
     return exc.args[0] if isinstance(exc, ParentCommand) else None
+
+
+async def record_unreported(call: EffectCall, attempt: Attempt, exc: BaseException | None) -> None:
+    """Record the outcome of a block that ended without reporting it."""
+    if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
+        return
+    left = exc or EffectError("left without complete() or fail()")
+    await record_exception(call, attempt, left, by_hand=True)

@@ -14,16 +14,15 @@ from psycopg import AsyncCursor, Cursor
 from langgraph_durable._checkpoints.refs import checkpoint_ref
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects import _reading as reading
-from langgraph_durable.effects._attempt import Attempt, EffectCall, running
+from langgraph_durable.effects._attempt import running
 from langgraph_durable.effects._claim import begin_effect
 from langgraph_durable.effects._deciding import decide
 from langgraph_durable.effects._executor import EffectExecutor
-from langgraph_durable.effects._run import record_exception
+from langgraph_durable.effects._run import record_unreported
 from langgraph_durable.effects._transaction import begin_transaction_effect
 from langgraph_durable.effects.handle import AsyncEffect, Effect
 from langgraph_durable.effects.policy import EffectPolicy, Finding
 from langgraph_durable.effects.records import EffectEvent, EffectRecord, State
-from langgraph_durable.errors import EffectError
 
 if TYPE_CHECKING:
     from langgraph_durable.effects.tools import ToolWrapper
@@ -135,9 +134,9 @@ class EffectLog:
             try:
                 yield Effect(call, attempt)
             except BaseException as exc:
-                run_sync(_leave(call, attempt, exc))
+                run_sync(record_unreported(call, attempt, exc))
                 raise
-            run_sync(_leave(call, attempt, None))
+            run_sync(record_unreported(call, attempt, None))
 
     @asynccontextmanager
     async def aeffect(
@@ -156,9 +155,9 @@ class EffectLog:
             try:
                 yield AsyncEffect(call, attempt)
             except BaseException as exc:
-                await call.db.finish(_leave(call, attempt, exc))
+                await call.db.finish(record_unreported(call, attempt, exc))
                 raise
-            await call.db.finish(_leave(call, attempt, None))
+            await call.db.finish(record_unreported(call, attempt, None))
 
     @contextmanager
     def transaction(self, name: str, *, key: str, args: Any = None) -> Iterator[tuple[Cursor[Any], Effect]]:
@@ -346,12 +345,3 @@ class EffectLog:
     async def ahistory(self, effect_id: str) -> builtins.list[EffectEvent]:
         """Return the audit log of an effect; see `history`."""
         return await reading.list_history(self._context.adb, effect_id)
-
-
-async def _leave(call: EffectCall, attempt: Attempt, exc: BaseException | None) -> None:
-    """Record the outcome of a block that did not report it."""
-    if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
-        return
-    await record_exception(
-        call, attempt, exc or EffectError("left without complete() or fail()"), by_hand=True
-    )

@@ -158,7 +158,7 @@ def sample() -> list[Cell]:
     return random.Random(0).sample(list(cells()), 128)
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818 (a name of the story)
     """What must not be."""
 
 
