@@ -1,4 +1,4 @@
-"""An effect log's two halves behind one set of async names, and what tests do to effects behind its back."""
+"""The sync and async methods of an effect log behind one set of async names, and direct changes of its rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = "langgraph_durable"
 
 
 class Hand:
-    """An effect in hand, sync or async, by async names."""
+    """A sync or async effect, by async names."""
 
     def __init__(self, inner: Effect | AsyncEffect) -> None:
         self.inner = inner
@@ -40,7 +40,7 @@ async def _finish(answer: Any) -> None:
 
 
 class Log:
-    """Calls the async methods of a log, or, inside the running event loop, its sync ones."""
+    """Calls the async methods of a log, or its sync ones inside the running event loop."""
 
     def __init__(self, saver: DurableSaver, *, asynchronous: bool) -> None:
         self.saver = saver
@@ -69,7 +69,7 @@ class Log:
     async def transaction(
         self, name: str = "seat", *, key: str = "k", args: Any = None
     ) -> AsyncIterator[tuple[Any, Effect]]:
-        """Give an `execute` to await, and the effect."""
+        """Yield an `execute` to await, and the effect."""
         if self.asynchronous:
             async with self.inner.atransaction(name, key=key, args=args) as (acursor, e):
                 yield acursor.execute, e
@@ -119,12 +119,12 @@ class Log:
     # --- shorthands ---
 
     async def only(self) -> EffectRecord:
-        """The only effect there is."""
+        """Return the only effect."""
         [found] = await self.list()
         return found
 
     async def moves(self) -> Sequence[tuple[str | None, str]]:
-        """What states the only effect went through, by its history."""
+        """Return the transitions of the only effect, from its audit log."""
         return [(e.from_state, e.to_state) for e in await self.history((await self.only()).effect_id)]
 
     async def leave_unknown(self, **kwargs: Any) -> str:
@@ -139,7 +139,7 @@ class Log:
 
 
 def age(conninfo: str, by: timedelta = timedelta(hours=1)) -> None:
-    """Make every effect older, and so every lease end if it was no longer than that."""
+    """Make every effect older, so that shorter leases expire."""
     with psycopg.connect(conninfo) as connection:
         connection.execute(
             f"UPDATE {SCHEMA}.effects SET lease_until = lease_until - %(by)s, "
@@ -149,7 +149,7 @@ def age(conninfo: str, by: timedelta = timedelta(hours=1)) -> None:
 
 
 def next_transaction(conninfo: str) -> str:
-    """The id that the next transaction gets which writes anything."""
+    """Return the id that the next writing transaction gets."""
     with psycopg.connect(conninfo) as connection:
         row = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
         assert row is not None

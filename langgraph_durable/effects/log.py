@@ -45,7 +45,7 @@ class EffectLog:
 
     @property
     def _serde(self) -> SerializerProtocol:
-        return self.executor.serde
+        return self.executor.serde  # as it is now: LangGraph reassigns a saver's
 
     # --- carrying effects out ---
 
@@ -285,15 +285,13 @@ class EffectLog:
     def for_checkpoint(self, config: RunnableConfig) -> builtins.list[EffectRecord]:
         """Return the effects that a checkpoint's tasks requested, oldest first.
 
-        A root graph's checkpoint includes the effects of the subgraphs that its tasks called, until the subgraphs'
-        checkpoints are pruned. An effect belongs to one checkpoint: the first that requested it. An effect that failed,
-        waited for a human, or lost its owner before anything was sent belongs to the last that attempted it. A replay
-        records nothing, so a fork that only replays outcomes of another branch has no effects here; `saver.timeline`
-        shows replays whose messages carry the mark.
+        A root graph's checkpoint includes the effects of its subgraphs, until their checkpoints are pruned. An effect
+        belongs to one checkpoint: the first that requested it. If it failed, waited for a human, or lost its owner
+        before anything was sent, it belongs to the last that attempted it. A replay records nothing, so a fork that
+        only replays has no effects here; `saver.timeline` shows replays whose messages carry the mark.
 
         Args:
-            config: Names the checkpoint by id or ULID, such as a snapshot's config from `get_state_history`. Without an
-                id, the latest of its namespace.
+            config: Names the checkpoint by id or ULID, such as a snapshot's config; without an id, the latest one.
 
         Raises:
             InvalidConfigError: `config` does not name a thread.
@@ -305,11 +303,7 @@ class EffectLog:
         return await reading.list_for_checkpoint(self._context.adb, self._serde, checkpoint_ref(config))
 
     def pending(self, thread_id: str | None = None) -> builtins.list[EffectRecord]:
-        """Return the effects that need a decision: unknown ones, and issued ones whose lease expired.
-
-        Args:
-            thread_id: Only this thread's.
-        """
+        """Return the effects that need a decision, of one thread or all: unknown ones, and expired issued ones."""
         return run_sync(reading.list_pending(self._context.db, self._serde, thread_id))
 
     async def apending(self, thread_id: str | None = None) -> builtins.list[EffectRecord]:

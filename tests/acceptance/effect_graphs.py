@@ -122,7 +122,7 @@ async def before_tools(drive: Drive, graph: Graph) -> Any:
     return [s for s in await drive.history(graph, thread()) if "tools" in s.next][-1].config
 
 
-def twins(saver: DurableSaver, drive: Drive, body: Body, **options: Any) -> Graph:
+def requesting_twice(saver: DurableSaver, drive: Drive, body: Body, **options: Any) -> Graph:
     """The model asks for the same again, under another id, after it was told of an error."""
     script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
     return agent(saver, [made(drive, body, **options)], *script, errors=True)

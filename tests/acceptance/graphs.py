@@ -310,11 +310,11 @@ def workflow(saver: Saver, record: Record) -> Graph:
     @entrypoint(checkpointer=saver)
     def run(number: int, *, previous: int | None = None) -> Any:
         record("run")
-        doubled = double(number).result()
-        checked = check(doubled).result()
+        twice = double(number).result()
+        checked = check(twice).result()
         if number == 0:
             checked += interrupt("how many?")
         total = (previous or 0) + checked
-        return entrypoint.final(value={"doubled": doubled, "total": total}, save=total)
+        return entrypoint.final(value={"twice": twice, "total": total}, save=total)
 
     return run

@@ -21,7 +21,7 @@ from tests.acceptance.graphs import Graph
 
 
 class ScriptedModel(GenericFakeChatModel):
-    """Says what it is told to say, whatever tools it has."""
+    """Replies with its script, whatever tools it has."""
 
     def bind_tools(
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
@@ -80,7 +80,7 @@ def langchain_agent(saver: DurableSaver) -> Graph:
 
 @pytest.mark.parametrize("build", [tool_node_agent, langchain_agent])
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_conversation_with_tools_and_a_question(
+async def test_a_conversation_with_tools_and_an_interrupt_is_saved(
     saver: DurableSaver, drive: Drive, build: Callable[[DurableSaver], Graph], durability: str
 ) -> None:
     graph = build(saver)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.context
 
 
 async def of(drive: Drive, saver: DurableSaver, config: Any) -> list[Any]:
-    """The arguments of a checkpoint's effects."""
+    """Return the arguments of a checkpoint's effects."""
     log = saver.effects
     found: Sequence[EffectRecord] = (
         await log.afor_checkpoint(config) if drive.asynchronous else log.for_checkpoint(config)
@@ -32,7 +32,7 @@ async def of(drive: Drive, saver: DurableSaver, config: Any) -> list[Any]:
 
 
 async def by_step(drive: Drive, saver: DurableSaver, graph: Graph, config: Any) -> dict[Any, list[Any]]:
-    """Step -> the effects of its checkpoint, of those that have any."""
+    """Return step -> effects of its checkpoint, for those that have any."""
     told: dict[Any, list[Any]] = {}
     for snapshot in await drive.history(graph, config):
         if found := await of(drive, saver, snapshot.config):
@@ -45,7 +45,7 @@ def told_by(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-async def test_each_snapshot_shows_what_its_tasks_asked_for(
+async def test_each_checkpoint_has_the_effects_of_its_tasks(
     saver: DurableSaver, drive: Drive, world: World, apart: bool
 ) -> None:
     tools = [made(drive, remind(world))]
@@ -60,7 +60,9 @@ async def test_each_snapshot_shows_what_its_tasks_asked_for(
     }
 
 
-async def test_the_latest_and_ulids(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_checkpoints_are_found_by_ulid_and_latest(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     world.trouble = [TimeoutError("no answer")]
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     with pytest.raises(TimeoutError):
@@ -74,7 +76,9 @@ async def test_the_latest_and_ulids(saver: DurableSaver, drive: Drive, world: Wo
         saver.effects.for_checkpoint({"configurable": {}})
 
 
-async def test_a_replay_belongs_to_who_asked_first(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_replay_belongs_to_the_first_checkpoint(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     await drive.invoke(graph, GIVEN, thread())
     asked = await _before(drive, graph, "tools")
@@ -83,12 +87,12 @@ async def test_a_replay_belongs_to_who_asked_first(saver: DurableSaver, drive: D
     history = await drive.history(graph, thread())
     forked = [s for s in history if s.next == ("tools",)]
     assert len(forked) == 2
-    # The fork's task was given the outcome, and what it was given is recorded nowhere but in its messages.
+    # The fork's task received the outcome; that is recorded only in its messages.
     shown = [await of(drive, saver, s.config) for s in forked]
     assert shown == [[], [told_by("a")]]
 
 
-async def test_what_a_fork_attempts_is_its_own(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_effects_of_a_fork_belong_to_the_fork(saver: DurableSaver, drive: Drive, world: World) -> None:
     tools = [made(drive, remind(world), on_fork="new")]
     graph = agent(saver, tools, calls(("remind", "a", "1")))
     await drive.invoke(graph, GIVEN, thread())
@@ -99,7 +103,7 @@ async def test_what_a_fork_attempts_is_its_own(saver: DurableSaver, drive: Drive
     assert [await of(drive, saver, s.config) for s in forked] == [[told_by("a")], [told_by("a")]]
 
 
-async def test_another_attempt_after_a_failure_takes_it_along(
+async def test_a_new_attempt_after_a_failure_moves_the_effect(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     world.trouble = [ValueError("refused")]
@@ -115,7 +119,7 @@ async def test_another_attempt_after_a_failure_takes_it_along(
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_effects_of_subgraphs(
+async def test_a_root_checkpoint_includes_effects_of_subgraphs(
     saver: DurableSaver, conninfo: str, drive: Drive, world: World, checkpointer: Checkpointer
 ) -> None:
     inner = agent(checkpointer, [made(drive, remind(world))], calls(("remind", "a", "1")))
@@ -132,13 +136,15 @@ async def test_effects_of_subgraphs(
     ]
     [config] = own
     assert await of(drive, saver, thread(**{**config["configurable"], "checkpoint_ns": "other"})) == []
-    # Once the subgraph's checkpoints are gone, nothing tells which root checkpoint its call started from.
+    # Once the subgraph's checkpoints are gone, the root checkpoint of its call is no longer known.
     with psycopg.connect(conninfo) as connection:
         connection.execute(f"DELETE FROM {SCHEMA}.checkpoints WHERE checkpoint_ns <> ''")
     assert await by_step(drive, saver, graph, thread()) == {}
 
 
-async def test_effects_of_the_functional_api(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_checkpoint_has_the_effects_of_functional_tasks(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     if drive.asynchronous:
 
         @task
@@ -167,7 +173,7 @@ async def test_effects_of_the_functional_api(saver: DurableSaver, drive: Drive, 
     assert await by_step(drive, saver, graph, thread()) == {-1: [told_by("a"), told_by("b")]}
 
 
-async def test_effects_that_name_themselves(saver: DurableSaver, drive: Drive) -> None:
+async def test_a_checkpoint_has_effects_with_keys(saver: DurableSaver, drive: Drive) -> None:
     log = saver.effects
 
     def node(state: Steps) -> dict[str, Any]:
@@ -186,7 +192,9 @@ async def test_effects_that_name_themselves(saver: DurableSaver, drive: Drive) -
     assert await by_step(drive, saver, graph, thread()) == {0: [told_by("in a node")]}
 
 
-async def test_after_a_copy_and_a_prune(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_effects_of_checkpoints_survive_a_copy_and_a_prune(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     await drive.invoke(graph, GIVEN, thread())
     asked = await _before(drive, graph, "tools")
@@ -194,7 +202,7 @@ async def test_after_a_copy_and_a_prune(saver: DurableSaver, drive: Drive, world
     assert await by_step(drive, saver, graph, thread("copy")) == {1: [told_by("a")]}
     saver.prune(["thread"], keep_last=1)
     assert await by_step(drive, saver, graph, thread()) == {}
-    assert await of(drive, saver, asked.config) == [told_by("a")]  # what it asked for stays known by its id
+    assert await of(drive, saver, asked.config) == [told_by("a")]  # its effects are still found by its id
 
 
 async def _before(drive: Drive, graph: Graph, node: str) -> StateSnapshot:

@@ -1,4 +1,4 @@
-"""The cases that catch naive effect logs, in real graphs; those that need a killed process are elsewhere."""
+"""Cases that break naive effect logs, in real graphs; test_effect_kills.py has those with killed processes."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ from tests.acceptance.effect_graphs import (
     calls,
     made,
     remind,
+    requesting_twice,
     states,
     told,
-    twins,
 )
 from tests.acceptance.graphs import Graph
 from tests.samples import Observer, await_until, wait_until
 
 pytestmark = pytest.mark.context
 
-# --- which call is it? ---
+# --- identity of a call ---
 
 
-async def test_the_same_id_twice_in_a_message(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_calls_with_the_same_id_in_a_message_are_distinguished(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     act = made(drive, remind(world))
     script = calls(("remind", "a", "1"), ("remind", "b", "1"), ("remind", "a", "1"))
     graph = agent(saver, [act], script)
@@ -63,8 +65,10 @@ async def test_the_same_id_twice_in_a_message(saver: DurableSaver, drive: Drive,
     assert sorted(world.done) == ["a", "a", "b"]
 
 
-async def test_the_same_id_twice_beside_defaults(saver: DurableSaver, drive: Drive, world: World) -> None:
-    """What a tool got is not what the model gave: defaults came to it, and types changed."""
+async def test_calls_with_the_same_id_and_defaults_are_distinguished(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """A tool receives other arguments than the model gave: defaults are added and types converted."""
 
     @tool
     @effect()
@@ -89,10 +93,10 @@ async def test_the_same_id_twice_beside_defaults(saver: DurableSaver, drive: Dri
     assert len(world.done) == 5
 
 
-async def test_the_same_id_twice_in_tasks_of_their_own(
+async def test_calls_with_the_same_id_in_separate_tasks_are_distinguished(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
-    """As langchain's agents run the calls of a message, each with the whole message beside it."""
+    """As langchain's agents run the calls of a message: one task for each call, with the whole message."""
 
     def model(state: MessagesState) -> dict[str, Any]:
         return {"messages": [calls(("remind", "a", "1"), ("remind", "b", "1"), ("remind", "a", "1"))]}
@@ -119,7 +123,9 @@ async def test_the_same_id_twice_in_tasks_of_their_own(
     assert sorted(world.done) == ["a", "a", "b"]
 
 
-async def test_the_same_id_across_turns(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_calls_with_the_same_id_in_different_turns_are_distinguished(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     graph = agent(
         saver,
         [made(drive, remind(world))],
@@ -134,7 +140,7 @@ async def test_the_same_id_across_turns(saver: DurableSaver, drive: Drive, world
 
 
 @pytest.mark.parametrize("apart", [False, True])
-async def test_two_intended_identical_reminders(
+async def test_identical_calls_of_one_message_both_run(
     saver: DurableSaver, drive: Drive, world: World, apart: bool
 ) -> None:
     def ask(text: str) -> Any:
@@ -154,7 +160,7 @@ async def test_two_intended_identical_reminders(
 
 
 @pytest.mark.parametrize("apart", [False, True])
-async def test_one_of_two_identical_reminders_is_unknown(
+async def test_one_of_two_identical_calls_can_be_unknown(
     saver: DurableSaver, drive: Drive, world: World, apart: bool
 ) -> None:
     found: list[str] = []
@@ -173,7 +179,7 @@ async def test_one_of_two_identical_reminders_is_unknown(
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     result = await drive.invoke(graph, None, thread())
-    # The second is done now, unless the first to fail had it cancelled as it began: then it is unknown as well.
+    # The second has completed, unless the failure of the first cancelled it as it began: then it is unknown too.
     assert (len(world.done), len(found)) in {(2, 1), (1, 2)}
     assert len(set(found)) == len(found)
     assert told(result) == ["did a", "did a"]
@@ -182,7 +188,9 @@ async def test_one_of_two_identical_reminders_is_unknown(
 # --- interrupts ---
 
 
-async def test_an_interrupt_inside_the_tool(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_tool_interrupted_before_its_effect_runs_again(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     def remind(text: str) -> Any:
         return world(f"{text}: {interrupt('really?')}, {interrupt('really really?')}")
 
@@ -202,10 +210,10 @@ async def test_an_interrupt_inside_the_tool(saver: DurableSaver, drive: Drive, w
 
 @pytest.mark.parametrize("happened", [True, False])
 @pytest.mark.parametrize("kind", ["tool", "wrapped", "node"])
-async def test_an_interrupt_after_the_vendors_call(
+async def test_a_tool_interrupted_after_its_request_is_verified(
     saver: DurableSaver, drive: Drive, world: World, kind: str, happened: bool
 ) -> None:
-    """The body began, so the vendor is asked; what is answered to the body stays in its place."""
+    """The body had begun, so the provider is asked; the human's answer still reaches the body."""
     asked: list[str] = []
 
     def find(record: Any) -> Any:
@@ -238,10 +246,10 @@ async def test_an_interrupt_after_the_vendors_call(
 
 
 @pytest.mark.parametrize("kind", ["tool", "node"])
-async def test_an_interrupt_after_a_call_of_which_the_vendor_cannot_tell_yet(
+async def test_a_tool_interrupted_after_an_undetermined_request_keeps_its_answer(
     saver: DurableSaver, drive: Drive, world: World, kind: str
 ) -> None:
-    """The run fails, and the answer to the body is there for the next."""
+    """The run fails, and the next run still has the answer to the body."""
     findings: list[Any] = [Undetermined(), OSError("the vendor is down"), NotHappened()]
 
     def find(record: Any) -> Any:
@@ -264,7 +272,7 @@ async def test_an_interrupt_after_a_call_of_which_the_vendor_cannot_tell_yet(
 
 
 def asking(saver: DurableSaver, drive: Drive, body: Any, kind: str, policy: EffectPolicy) -> Graph:
-    """A graph that runs a body of one text as an effect: a tool's, a tool's of others, or a plain node's."""
+    """A graph that runs a body with one text as an effect: of a tool, a wrapped tool, or a plain node."""
     name = body.__name__
     if kind == "tool":
         return agent(saver, [made(drive, body, policy=policy)], calls((name, "a", "1")))
@@ -304,7 +312,9 @@ def said(result: dict[str, Any]) -> Any:
     return (told(result) or [result["messages"][-1].content])[0]
 
 
-async def test_an_interrupt_by_hand_after_issue(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_block_interrupted_after_issue_is_unknown(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     log = saver.effects
     asked: list[Any] = []
 
@@ -345,7 +355,7 @@ async def test_an_interrupt_by_hand_after_issue(saver: DurableSaver, drive: Driv
     assert len(asked) == 1
 
 
-# --- ends ---
+# --- outcomes ---
 
 
 async def test_invalid_arguments_record_nothing(saver: DurableSaver, drive: Drive, world: World) -> None:
@@ -358,7 +368,7 @@ async def test_invalid_arguments_record_nothing(saver: DurableSaver, drive: Driv
 
 
 @pytest.mark.parametrize("apart", [False, True])
-async def test_errors_that_the_tool_node_swallows(
+async def test_errors_swallowed_by_the_tool_node_are_recorded(
     saver: DurableSaver, drive: Drive, world: World, apart: bool
 ) -> None:
     world.trouble = [TimeoutError("no answer")]
@@ -373,7 +383,7 @@ async def test_errors_that_the_tool_node_swallows(
     result = await drive.invoke(graph, GIVEN, thread())
     first, second = told(result)
     assert "no answer" in first
-    assert "it is unknown whether it took place" in second  # asked for again under another id: a twin
+    assert "it is unknown whether it took place" in second  # requested again under another id
     assert world.done == ["a"]
     assert states(saver) == ["unknown"]
 
@@ -403,10 +413,10 @@ async def test_a_cancelled_async_tool_is_unknown(saver: DurableSaver, world: Wor
     assert world.done == ["a"]
 
 
-async def test_a_tool_that_is_cancelled_when_it_is_done(
+async def test_a_tool_cancelled_after_its_body_is_completed(
     saver: DurableSaver, conninfo: str, world: World
 ) -> None:
-    """The cancel comes while the outcome is being recorded, which goes on."""
+    """The cancellation comes while the outcome is being recorded, which continues."""
     observer, holder = Observer(conninfo), psycopg.connect(conninfo)
 
     def let_go() -> None:
@@ -423,7 +433,7 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(
         helper.start()
         own = asyncio.current_task()
         assert own is not None
-        own.cancel()  # felt where the task waits next: for the database
+        own.cancel()  # raised where the task waits next: for the database
         return world(text)
 
     graph = agent(saver, [remind], calls(("remind", "a", "1")))
@@ -437,14 +447,16 @@ async def test_a_tool_that_is_cancelled_when_it_is_done(
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-async def test_a_tool_that_is_cancelled_as_it_begins(saver: DurableSaver, conninfo: str, times: int) -> None:
-    """LangGraph cancels the tasks of a failed step twice; a claim that nobody waits for any more is given back."""
+async def test_a_claim_cancelled_in_flight_is_given_back(
+    saver: DurableSaver, conninfo: str, times: int
+) -> None:
+    """LangGraph cancels the tasks of a failed step twice; an abandoned claim is given back."""
     log = saver.effects
     observer = Observer(conninfo)
     async with log.aeffect("other", key="1") as other:
         await other.complete()  # the pool is open
     with psycopg.connect(conninfo) as holder:
-        holder.execute("LOCK TABLE langgraph_durable.effects IN SHARE MODE")  # lets nobody write
+        holder.execute("LOCK TABLE langgraph_durable.effects IN SHARE MODE")  # blocks all writes
 
         async def pay() -> None:
             async with log.aeffect("pay", key="1"):
@@ -494,7 +506,7 @@ async def test_a_cancelled_sync_tool_finishes_in_its_thread(saver: DurableSaver,
     assert (record.state, record.attempts) == ("completed", 1)
 
 
-async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableSaver, world: World) -> None:
+async def test_an_unknown_effect_may_complete_late_in_its_thread(saver: DurableSaver, world: World) -> None:
     started, go = threading.Event(), threading.Event()
 
     def remind(text: str) -> str:
@@ -519,7 +531,9 @@ async def test_one_declared_unknown_completes_late_in_its_thread(saver: DurableS
     assert world.done == ["a"]
 
 
-async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_node_that_timed_out_is_retried_without_repeating_the_effect(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     policy = RetryPolicy(
         initial_interval=0.001, max_attempts=3, retry_on=(TimeoutError, NodeTimeoutError, EffectUnknownError)
     )
@@ -545,8 +559,8 @@ async def test_time_out_and_retry(saver: DurableSaver, drive: Drive, world: Worl
     assert world.done == ["a"]
 
 
-async def test_retry_after_the_effect(saver: DurableSaver, drive: Drive, world: World) -> None:
-    """What a retried node did before it failed is not done again."""
+async def test_a_retried_node_replays_its_effects(saver: DurableSaver, drive: Drive, world: World) -> None:
+    """The effects a node completed before it failed are replayed."""
 
     @effect()
     def send(text: str) -> str:
@@ -572,7 +586,7 @@ async def test_retry_after_the_effect(saver: DurableSaver, drive: Drive, world: 
 # --- time travel and forks ---
 
 
-async def test_time_travel_replays(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_time_travel_replays_effects(saver: DurableSaver, drive: Drive, world: World) -> None:
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     first = await drive.invoke(graph, GIVEN, thread())
     for _ in range(2):
@@ -582,7 +596,7 @@ async def test_time_travel_replays(saver: DurableSaver, drive: Drive, world: Wor
     assert saver.effects.replays() == 2
 
 
-async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_forks_follow_on_fork(saver: DurableSaver, drive: Drive, world: World) -> None:
     for on_fork in ("replay", "new", "raise"):
         world.done.clear()
         graph = agent(saver, [made(drive, remind(world), on_fork=on_fork)], calls(("remind", "a", "1")))
@@ -602,9 +616,7 @@ async def test_forks(saver: DurableSaver, drive: Drive, world: World) -> None:
 # --- commands ---
 
 
-async def test_a_command_is_replayed_for_the_call_that_asks(
-    saver: DurableSaver, drive: Drive, world: World
-) -> None:
+async def test_a_replayed_command_fits_the_new_call(saver: DurableSaver, drive: Drive, world: World) -> None:
     @tool
     @effect(scope="thread")
     def remind(text: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -633,7 +645,7 @@ async def test_a_command_is_replayed_for_the_call_that_asks(
 
 @pytest.mark.parametrize("checkpointer", [None, True])
 @pytest.mark.parametrize("raised", [False, True])
-async def test_a_command_for_the_parent_graph(
+async def test_a_command_for_the_parent_graph_is_replayed(
     saver: DurableSaver, drive: Drive, world: World, raised: bool, checkpointer: Any
 ) -> None:
     @tool
@@ -683,7 +695,9 @@ class Trail(TypedDict):
     trail: Annotated[list[str], operator.add]
 
 
-async def test_a_plain_node(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_effects_in_a_plain_node_are_replayed_by_position(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     @effect()
     def send(text: str) -> str:
         return world(text)
@@ -719,8 +733,8 @@ async def test_a_plain_node(saver: DurableSaver, drive: Drive, world: World) -> 
     assert len(world.done) == 6
 
 
-async def test_a_sync_effect_on_the_event_loop(saver: DurableSaver, world: World) -> None:
-    """It cannot wait there for the checkpoint that the same loop is about to store."""
+async def test_a_sync_effect_on_the_event_loop_is_refused(saver: DurableSaver, world: World) -> None:
+    """It cannot wait for the checkpoint that the same loop is about to store."""
 
     @effect()
     def send(text: str) -> str:
@@ -741,7 +755,7 @@ async def test_a_sync_effect_on_the_event_loop(saver: DurableSaver, world: World
     assert await graph.ainvoke(None, thread()) == {"trail": ["did a"]}
 
 
-async def test_tasks(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_effects_in_tasks_run_once(saver: DurableSaver, drive: Drive, world: World) -> None:
     problems = [ValueError("after the effects")]
     if drive.asynchronous:
 
@@ -783,8 +797,10 @@ async def test_tasks(saver: DurableSaver, drive: Drive, world: World) -> None:
 # --- scopes ---
 
 
-async def test_scopes(saver: DurableSaver, drive: Drive, world: World) -> None:
-    """How often one model that says the same in two turns of two threads gets it done."""
+async def test_scopes_decide_which_calls_are_one_effect(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """Count the executions of the same calls in two turns of two threads."""
     script = [calls(("remind", "a", "1"), ("remind", "a", "2")), AIMessage("ok")]
     for scope, times in (("call", 8), ("step", 4), ("thread", 2), ("global", 1)):
         world.done.clear()
@@ -796,7 +812,7 @@ async def test_scopes(saver: DurableSaver, drive: Drive, world: World) -> None:
         assert len(world.done) == times, scope
 
 
-async def test_a_key_of_ones_own(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_key_identifies_calls_across_threads(saver: DurableSaver, drive: Drive, world: World) -> None:
     graph = agent(
         saver,
         [made(drive, remind(world), key=lambda text: text)],
@@ -813,7 +829,7 @@ async def test_a_key_of_ones_own(saver: DurableSaver, drive: Drive, world: World
 
 @pytest.mark.parametrize("checkpointer", [None, True, False])
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_subgraphs(
+async def test_effects_in_subgraphs_need_a_checkpointer_or_a_key(
     saver: DurableSaver,
     drive: Drive,
     world: World,
@@ -841,7 +857,7 @@ async def test_subgraphs(
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_durability(
+async def test_durability_exit_needs_a_key(
     saver: DurableSaver, drive: Drive, world: World, durability: str, keyed: bool
 ) -> None:
     options = {"key": lambda text: text} if keyed else {}
@@ -864,21 +880,25 @@ async def test_other_savers_are_refused(drive: Drive, world: World) -> None:
     assert world.done == []
 
 
-# --- twins ---
+# --- possible duplicates ---
 
 
-async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_possible_duplicate_that_happened_is_adopted(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind(world), verify=lambda record: Happened("it was done"))
+    graph = requesting_twice(saver, drive, remind(world), verify=lambda record: Happened("it was done"))
     result = await drive.invoke(graph, GIVEN, thread())
     assert told(result)[1] == "it was done"
     assert world.done == ["a"]
     assert states(saver) == ["completed", "completed"]
 
 
-async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_possible_duplicate_resolved_by_hand_is_adopted(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind(world), on_unknown="ask")
+    graph = requesting_twice(saver, drive, remind(world), on_unknown="ask")
     await drive.invoke(graph, GIVEN, thread())
     log = saver.effects
     log.resolve(log.pending()[0].effect_id, Happened("seen"))
@@ -886,7 +906,7 @@ async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Driv
     assert world.done == ["a"]
 
 
-async def test_a_twin_that_is_decided_after_the_run_failed(
+async def test_a_possible_duplicate_resolved_after_the_run_failed_is_adopted(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     world.trouble = [TimeoutError("no answer")]
@@ -901,15 +921,17 @@ async def test_a_twin_that_is_decided_after_the_run_failed(
     assert world.done == ["a"]
 
 
-async def test_a_twin_that_did_not_happen(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_a_possible_duplicate_that_did_not_happen_lets_the_call_run(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind(world), verify=lambda record: NotHappened())
+    graph = requesting_twice(saver, drive, remind(world), verify=lambda record: NotHappened())
     result = await drive.invoke(graph, GIVEN, thread())
     assert told(result)[1] == "did a"
     assert states(saver) == ["failed", "completed"]
 
 
-async def test_twins_of_other_threads_and_arguments_are_none(
+async def test_calls_in_other_threads_or_with_other_arguments_are_not_duplicates(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     world.trouble = [TimeoutError("no answer")]

@@ -21,9 +21,9 @@ from tests.acceptance.effect_graphs import (
     calls,
     made,
     remind,
+    requesting_twice,
     states,
     told,
-    twins,
 )
 from tests.acceptance.graphs import Graph
 
@@ -390,7 +390,7 @@ async def test_a_twin_that_a_human_decides(
         return world(f"{text} {interrupt('first?')} {interrupt('second?')}")
 
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind, on_unknown="ask")
+    graph = requesting_twice(saver, drive, remind, on_unknown="ask")
     await drive.invoke(graph, GIVEN, thread())
     [asked] = interrupts(await drive.state(graph, thread()))
     result = await drive.invoke(graph, Command(resume=answer(asked, decision, result="seen")), thread())

@@ -1,4 +1,4 @@
-"""Tools that one does not own, made effects by ToolNode's wrapper and by an agent's middleware."""
+"""Tools without @effect, guarded by ToolNode's wrapper and by an agent's middleware."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Kind = Literal["node", "agent", "agent with others"]
 
 
 class ScriptedModel(GenericFakeChatModel):
-    """Says what it is told to say, whatever tools it has."""
+    """Replies with its script, whatever tools it has."""
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
         return self
@@ -67,7 +67,7 @@ def agent(
     errors: Any = False,
     **options: Any,
 ) -> Graph:
-    """An agent whose tools nobody decorated: with a ToolNode of its own, or made by langchain."""
+    """An agent whose tools are not decorated, with a separate ToolNode or from langchain."""
     log = saver.effects
     if kind == "node":
         wrapper = log.tool_wrapper(policies, **options)
@@ -119,7 +119,7 @@ def node_agent(
     return builder.compile(checkpointer=saver, store=InMemoryStore())
 
 
-# --- tools of all kinds; each says what it did ---
+# --- tools of all kinds; each returns what it did ---
 
 Make = Callable[[World], BaseTool]
 
@@ -149,7 +149,7 @@ class Arguments(BaseModel):
 
 
 class Act(BaseTool):
-    """A tool that is a class of its own."""
+    """A tool that is a class."""
 
     name: str = "act"
     description: str = "Do it."
@@ -169,7 +169,7 @@ class BothAct(Act):
 
 
 def by_schema(world: World) -> BaseTool:
-    """As tools of MCP come: with a JSON schema."""
+    """With a JSON schema, as MCP tools have."""
 
     async def call(**arguments: Any) -> str:
         return world(arguments["text"])
@@ -233,7 +233,7 @@ NAMES = ["structured", "only sync", "class", "class, both", "schema", "artifact"
 
 
 @pytest.mark.parametrize("make", KINDS, ids=NAMES)
-async def test_once_then_replayed(
+async def test_a_tool_call_runs_once_and_is_replayed(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind, make: Make
 ) -> None:
     graph = agent(kind, saver, [make(world)], calls(("act", "a", "1")))
@@ -259,10 +259,10 @@ async def test_once_then_replayed(
 
 
 @pytest.mark.parametrize("make", KINDS, ids=NAMES)
-async def test_unknown_is_not_run_again(
+async def test_an_unknown_tool_call_is_not_run_again(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind, make: Make
 ) -> None:
-    """The true exception is seen, though the tool node makes a message of it."""
+    """The log sees the exception, though the tool node turns it into a message."""
     world.trouble = [TimeoutError("no answer")]
     graph = agent(kind, saver, [make(world)], calls(("act", "a", "1")), errors=True)
     [said] = told(await drive.invoke(graph, GIVEN, thread()))
@@ -274,10 +274,10 @@ async def test_unknown_is_not_run_again(
     assert world.done == ["a"]
 
 
-async def test_arguments_that_the_schema_does_not_name(
+async def test_arguments_outside_the_schema_distinguish_calls(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
-    """They tell calls apart as the others do: what a server's tools take may be more than they declare."""
+    """A server's tools may take more arguments than they declare."""
 
     def act(text: str, **more: Any) -> str:
         return world(f"{text} {more}")
@@ -302,8 +302,8 @@ class Tags(BaseModel):
     tags: set[int]
 
 
-def test_sets_tell_calls_apart_by_what_they_hold() -> None:
-    """Not by their order, which is another in each process."""
+def test_sets_are_compared_by_their_elements() -> None:
+    """Not by their order, which differs between processes."""
     one, other = {0, 8}, {8, 0}
     assert list(one) != list(other)
     for wrap in (lambda tags: tags, lambda tags: {"in": [frozenset(tags)]}, lambda tags: [Tags(tags=tags)]):
@@ -312,8 +312,10 @@ def test_sets_tell_calls_apart_by_what_they_hold() -> None:
     assert canonical([8, 0]) == "[8,0]"
 
 
-async def test_async_bodies_that_do_not_look_so(saver: DurableSaver, world: World, kind: Kind) -> None:
-    """A decorator around an async function is often a plain one: what it returns is yet to happen."""
+async def test_async_bodies_behind_plain_decorators_are_awaited(
+    saver: DurableSaver, world: World, kind: Kind
+) -> None:
+    """A decorator around an async function is often a plain function that returns a coroutine."""
 
     async def act(text: str) -> str:
         """Do it."""
@@ -335,7 +337,7 @@ async def test_async_bodies_that_do_not_look_so(saver: DurableSaver, world: Worl
 
 
 class AsyncOverride(StructuredTool):
-    """One of the methods that run functions is its own."""
+    """Overrides one of the two methods that run functions."""
 
     world: Any
 
@@ -343,7 +345,9 @@ class AsyncOverride(StructuredTool):
         return self.world(kwargs["text"])
 
 
-async def test_a_class_that_does_one_half_itself(saver: DurableSaver, world: World, kind: Kind) -> None:
+async def test_a_tool_class_that_overrides_only_arun_is_guarded(
+    saver: DurableSaver, world: World, kind: Kind
+) -> None:
     async def act(text: str) -> str:
         """Do it."""
         raise AssertionError("it is overridden")
@@ -354,7 +358,9 @@ async def test_a_class_that_does_one_half_itself(saver: DurableSaver, world: Wor
     assert states(saver) == ["completed"]
 
 
-async def test_policies_by_name(saver: DurableSaver, drive: Drive, world: World, kind: Kind) -> None:
+async def test_policies_are_found_by_tool_name(
+    saver: DurableSaver, drive: Drive, world: World, kind: Kind
+) -> None:
     seen: list[str] = []
 
     def find(record: Any) -> Happened:
@@ -385,7 +391,9 @@ async def test_policies_by_name(saver: DurableSaver, drive: Drive, world: World,
     assert [r.tool for r in saver.effects.list()] == ["pay", "again"]
 
 
-async def test_the_plain_wrapper(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_the_logs_own_wrapper_uses_the_default_policy(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     log = saver.effects
     world.trouble = [TimeoutError()]
     graph = node_agent(saver, [structured(world)], log, calls(("act", "a", "1")))
@@ -409,7 +417,7 @@ async def test_invalid_arguments_are_no_effect(
     assert states(saver) == ["completed"]
 
 
-async def test_a_tool_that_handles_its_own_errors(
+async def test_a_tool_that_handles_its_errors_still_records_them(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind
 ) -> None:
     def act(text: str) -> str:
@@ -425,8 +433,10 @@ async def test_a_tool_that_handles_its_own_errors(
     assert (record.state, record.error) == ("failed", "ToolException: declined")
 
 
-async def test_questions(saver: DurableSaver, drive: Drive, world: World, kind: Kind) -> None:
-    """The tool's own, and ours, answered by a human each."""
+async def test_interrupts_of_tool_and_log_get_their_own_answers(
+    saver: DurableSaver, drive: Drive, world: World, kind: Kind
+) -> None:
+    """A human answers the tool's interrupt and the log's."""
 
     def act(text: str) -> str:
         """Do it."""
@@ -448,7 +458,9 @@ async def test_questions(saver: DurableSaver, drive: Drive, world: World, kind: 
     assert world.done == ["a yes"]
 
 
-async def test_a_cancelled_sync_tool_that_lands_later(saver: DurableSaver, world: World, kind: Kind) -> None:
+async def test_a_cancelled_sync_tool_that_completes_later_is_replayed(
+    saver: DurableSaver, world: World, kind: Kind
+) -> None:
     started, go = threading.Event(), threading.Event()
 
     def act(text: str) -> str:
@@ -469,7 +481,7 @@ async def test_a_cancelled_sync_tool_that_lands_later(saver: DurableSaver, world
     assert world.done == ["a"]
 
 
-async def test_a_decorated_tool_is_left_alone(
+async def test_a_tool_with_effect_is_not_wrapped_again(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind
 ) -> None:
     @tool
@@ -483,10 +495,10 @@ async def test_a_decorated_tool_is_left_alone(
     assert [r.tool for r in saver.effects.list()] == ["its own name"]
 
 
-async def test_parallel_calls_of_which_one_fails(
+async def test_completed_siblings_of_a_failed_call_are_replayed(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind
 ) -> None:
-    """Siblings that are done are not done again."""
+    """Completed siblings do not run again."""
 
     def act(text: str) -> str:
         """Do it."""
@@ -508,7 +520,7 @@ async def test_parallel_calls_of_which_one_fails(
 
 
 @pytest.mark.parametrize("found", ["seen", ("seen", {"raw": 1}), ["seen", {"raw": 1}]], ids=repr)
-async def test_what_is_found_of_a_tool_with_an_artifact(
+async def test_a_finding_for_a_tool_with_an_artifact_may_be_the_content_or_the_pair(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind, found: Any
 ) -> None:
     world.trouble = [TimeoutError()]
@@ -523,7 +535,7 @@ async def test_what_is_found_of_a_tool_with_an_artifact(
 
 
 class Elsewhere(Act):
-    """Does what it does where nobody looks for it."""
+    """Has its effect outside its body."""
 
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
         return self.world(input["args"]["text"])
@@ -565,7 +577,7 @@ async def test_tools_that_cannot_be_guarded_are_refused(
         (IDEMPOTENT, {"readOnlyHint": "yes", "destructiveHint": None}, IDEMPOTENT, IDEMPOTENT),
     ],
 )
-def test_hints_of_tools(
+def test_hints_adjust_only_the_default_policy(
     saver: DurableSaver,
     world: World,
     default: EffectPolicy,
@@ -579,10 +591,10 @@ def test_hints_of_tools(
     assert log.tool_wrapper(default=default).policy_for(hinting) == untrusted
     assert log.tool_wrapper(default=default, trust_hints=True).policy_for(hinting) == trusted
     said = log.tool_wrapper({"act": READ_ONLY}, default=default)
-    assert said.policy_for(hinting) == READ_ONLY, "what the application says of a tool holds"
+    assert said.policy_for(hinting) == READ_ONLY, "an explicit policy is not adjusted"
 
 
-def test_wrong_arguments(saver: DurableSaver) -> None:
+def test_unusable_wrapper_arguments_are_refused(saver: DurableSaver) -> None:
     log = saver.effects
     with pytest.raises(InvalidConfigError, match="must be an EffectPolicy"):
         log.tool_wrapper({"pay": "ask"})  # type: ignore[dict-item]
@@ -593,8 +605,10 @@ def test_wrong_arguments(saver: DurableSaver) -> None:
         EffectMiddleware(saver)  # type: ignore[arg-type]
 
 
-async def test_a_human_who_edits_the_call(saver: DurableSaver, drive: Drive, world: World) -> None:
-    """What is approved is what is recorded, and what is done."""
+async def test_a_call_edited_by_a_human_is_what_is_recorded(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """The approved arguments are recorded and used."""
     agents = pytest.importorskip("langchain.agents", reason="langchain is not installed")
     from langchain.agents.middleware import HumanInTheLoopMiddleware
 

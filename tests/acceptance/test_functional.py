@@ -1,4 +1,4 @@
-"""Workflows of the functional API: entrypoints, tasks, and what a run leaves for the next."""
+"""Workflows of the functional API: entrypoints, tasks, and the state a run saves for the next."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.acceptance.graphs import NodeError, Runs, ignore, workflow
 
 
 @pytest.mark.context
-async def test_previous_is_what_the_last_run_saved(saver: DurableSaver, drive: Drive) -> None:
+async def test_previous_is_the_value_the_last_run_saved(saver: DurableSaver, drive: Drive) -> None:
     graph = workflow(saver, ignore)
     results = [await drive.invoke(graph, number, thread()) for number in (1, 2, 3)]
     assert results == [
-        {"doubled": 2, "total": 2},
-        {"doubled": 4, "total": 6},
-        {"doubled": 6, "total": 12},
+        {"twice": 2, "total": 2},
+        {"twice": 4, "total": 6},
+        {"twice": 6, "total": 12},
     ]
-    assert await drive.invoke(graph, 1, thread("another")) == {"doubled": 2, "total": 2}
+    assert await drive.invoke(graph, 1, thread("another")) == {"twice": 2, "total": 2}
 
 
 @pytest.mark.context
@@ -32,25 +32,27 @@ async def test_a_finished_task_does_not_run_again(saver: DurableSaver, drive: Dr
     graph = workflow(saver, runs)
     with pytest.raises(NodeError):
         await drive.invoke(graph, 7, thread())
-    assert await drive.invoke(graph, None, thread()) == {"doubled": 14, "total": 14}
+    assert await drive.invoke(graph, None, thread()) == {"twice": 14, "total": 14}
     assert Counter(runs.names) == {"run": 2, "double 7": 1, "check 14": 2}
 
 
 @pytest.mark.context
-async def test_a_question_in_a_workflow(saver: DurableSaver, drive: Drive) -> None:
+async def test_a_workflow_resumes_after_an_interrupt(saver: DurableSaver, drive: Drive) -> None:
     runs = Runs()
     graph = workflow(saver, runs)
     await drive.invoke(graph, 5, thread())
     await drive.invoke(graph, 0, thread())
     assert [i.value for i in interrupts(await drive.state(graph, thread()))] == ["how many?"]
-    assert await drive.invoke(graph, Command(resume=3), thread()) == {"doubled": 0, "total": 13}
+    assert await drive.invoke(graph, Command(resume=3), thread()) == {"twice": 0, "total": 13}
     assert runs.names.count("double 0") == 1
     assert runs.names.count("check 0") == 1
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.context
-async def test_tasks_at_once(saver: DurableSaver, drive: Drive, durability: str) -> None:
+async def test_finished_parallel_tasks_do_not_run_again(
+    saver: DurableSaver, drive: Drive, durability: str
+) -> None:
     runs = Runs("square 4")
 
     @task
@@ -72,7 +74,7 @@ async def test_tasks_at_once(saver: DurableSaver, drive: Drive, durability: str)
 
 
 @pytest.mark.context
-async def test_async_tasks(saver: DurableSaver) -> None:
+async def test_async_tasks_are_saved(saver: DurableSaver) -> None:
     runs = Runs()
 
     @task

@@ -125,7 +125,7 @@ def test_a_killed_workflow_keeps_its_finished_tasks(
 
     result = replace(work, input=None, stop_at=None).finish()
 
-    assert result == {"doubled": 14, "total": 14}
+    assert result == {"twice": 14, "total": 14}
     assert recorded(work.record) == ["run", "double 7", "check 14", "run", "check 14"]
 
 

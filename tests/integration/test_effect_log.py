@@ -1,4 +1,4 @@
-"""The effect log by hand: what each end means, what is kept, what is refused, what a replay costs."""
+"""The effect log in plain code: outcomes, claims, decisions, listing, refused input, and what a replay costs."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class Paid(NamedTuple):
 
 
 def verified(*findings: Any) -> EffectPolicy:
-    """A policy whose verify finds one thing after the other."""
+    """A policy whose verify returns one finding after the other."""
     left = iter(findings)
     return EffectPolicy(verify=lambda record: next(left))
 
 
-# --- ends ---
+# --- outcomes ---
 
 
-async def test_an_effect_that_completes(log: Log) -> None:
+async def test_a_completed_effect_is_replayed(log: Log) -> None:
     async with log.effect(args={"cents": 5}, issued=False) as e:
         assert (e.replayed, e.result, e.attempts, e.state) == (False, None, 1, "claimed")
         assert current_effect() == RunningEffect(e.effect_id, e.idempotency_key, 1, e.first_attempt_at)
@@ -98,7 +98,7 @@ async def test_an_effect_that_completes(log: Log) -> None:
 
 
 async def test_an_effect_begins_as_issued(log: Log, conninfo: str) -> None:
-    """Whoever says nothing may be killed after the vendor's call: it may have happened."""
+    """Its process may be killed after the request, so an expired lease means that it may have happened."""
     async with log.effect() as e:
         assert e.state == "issued"
         age(conninfo)
@@ -109,7 +109,7 @@ async def test_an_effect_begins_as_issued(log: Log, conninfo: str) -> None:
     assert await log.moves() == [(None, "issued"), ("issued", "unknown"), ("unknown", "completed")]
 
 
-async def test_issue_of_what_is_issued_makes_sure_that_it_is_ours(log: Log, conninfo: str) -> None:
+async def test_issue_of_an_issued_effect_checks_its_owner(log: Log, conninfo: str) -> None:
     async with log.effect() as e:
         age(conninfo)
         await e.issue()
@@ -121,7 +121,7 @@ async def test_issue_of_what_is_issued_makes_sure_that_it_is_ours(log: Log, conn
     assert (await log.only()).state == "failed"
 
 
-async def test_completed_without_issue(log: Log) -> None:
+async def test_a_claimed_effect_can_complete_without_issue(log: Log) -> None:
     async with log.effect(issued=False) as e:
         await e.complete(1)
     assert await log.moves() == [(None, "claimed"), ("claimed", "completed")]
@@ -137,7 +137,7 @@ async def test_a_replayed_effect_cannot_be_reported_again(log: Log) -> None:
     assert (await log.only()).state == "completed"
 
 
-async def test_fail_means_that_it_did_not_happen(log: Log) -> None:
+async def test_fail_records_a_definite_failure(log: Log) -> None:
     async with log.effect() as first:
         await first.issue()
         await first.fail("declined")
@@ -145,14 +145,14 @@ async def test_fail_means_that_it_did_not_happen(log: Log) -> None:
     assert (record.state, record.error, record.generation) == ("failed", "declined", 0)
     async with log.effect() as second:
         assert (second.replayed, second.attempts) == (False, 2)
-        assert second.idempotency_key != first.idempotency_key  # vendors replay saved errors
+        assert second.idempotency_key != first.idempotency_key  # providers replay saved errors
         await second.complete("paid")
     record = await log.only()
     assert (record.state, record.generation, record.fence, record.error) == ("completed", 1, 2, None)
 
 
 @pytest.mark.parametrize("issued", [False, True])
-async def test_leaving_without_saying_how_it_ended(log: Log, issued: bool) -> None:
+async def test_leaving_a_block_without_an_outcome(log: Log, issued: bool) -> None:
     async with log.effect(issued=False) as e:
         if issued:
             await e.issue()
@@ -176,7 +176,7 @@ async def test_leaving_without_saying_how_it_ended(log: Log, issued: bool) -> No
     ],
     ids=repr,
 )
-async def test_exceptions_before_and_after_issue(
+async def test_outcomes_of_exceptions_before_and_after_issue(
     log: Log, error: BaseException, before: str, after: str
 ) -> None:
     policy = EffectPolicy(failed_on=(LookupError,))
@@ -194,7 +194,7 @@ async def test_exceptions_before_and_after_issue(
 
 
 class HttpError(Exception):
-    """Holds what went wrong below it, as HTTP clients do, by its cause or by its first argument."""
+    """Carries the error below it as its cause or first argument, as HTTP clients do."""
 
 
 async def test_a_refused_connection_below_other_errors_is_definite(log: Log) -> None:
@@ -214,8 +214,8 @@ async def test_a_refused_connection_below_other_errors_is_definite(log: Log) -> 
     assert [r.state for r in await log.list()] == ["failed", "failed"]
 
 
-async def test_a_refused_connection_keeps_the_vendors_key(log: Log, conninfo: str) -> None:
-    """It may be the second one, after what was sent over the first: the vendor is to know that again."""
+async def test_a_refused_connection_keeps_the_idempotency_key(log: Log, conninfo: str) -> None:
+    """It may be the second connection, after a request over the first: the provider must recognize the request."""
     keys = []
     for error in (ConnectionRefusedError("down"), ConnectionRefusedError("down"), LookupError("declined")):
         with pytest.raises(type(error)):
@@ -255,7 +255,7 @@ async def test_an_error_after_complete_changes_nothing(log: Log) -> None:
     assert (await log.only()).state == "completed"
 
 
-async def test_error_texts_that_postgres_cannot_hold(log: Log) -> None:
+async def test_error_texts_that_postgres_cannot_store_are_escaped(log: Log) -> None:
     with pytest.raises(ConnectionRefusedError):
         async with log.effect() as e:
             await e.issue()
@@ -274,7 +274,7 @@ async def test_error_texts_that_postgres_cannot_hold(log: Log) -> None:
     [None, 0, "", [], {"a": [1, 2]}, b"\0\xff", "ü\0", "x" * (1 << 20), "y" * (3 << 20)],
     ids=lambda result: repr(result)[:12] + str(len(repr(result))),
 )
-async def test_results_come_back_as_they_were(log: Log, conninfo: str, result: Any) -> None:
+async def test_results_are_replayed_unchanged(log: Log, conninfo: str, result: Any) -> None:
     async with log.effect() as e:
         await e.issue()
         await e.complete(result)
@@ -287,7 +287,7 @@ async def test_results_come_back_as_they_were(log: Log, conninfo: str, result: A
     assert apart == (1 if len(repr(result)) > 1 << 20 else 0,)
 
 
-async def test_a_named_tuple_comes_back(log: Log) -> None:
+async def test_a_named_tuple_is_replayed(log: Log) -> None:
     @effect(key="k", log=log.inner)
     def pay() -> Paid:
         return Paid("p1", 500)
@@ -295,7 +295,7 @@ async def test_a_named_tuple_comes_back(log: Log) -> None:
     assert pay() == pay() == Paid("p1", 500)
 
 
-async def test_a_result_that_cannot_be_stored_is_never_run_for_again(log: Log) -> None:
+async def test_an_effect_whose_result_cannot_be_stored_never_runs_again(log: Log) -> None:
     async with log.effect() as e:
         await e.issue()
         await e.complete(threading.Lock())
@@ -315,7 +315,7 @@ def everything(conninfo: str) -> bytes:
     return found
 
 
-async def test_encrypted(log: Log, conninfo: str) -> None:
+async def test_an_encrypted_effect_shows_no_plain_text(log: Log, conninfo: str) -> None:
     log.saver.serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
     async with log.effect(key=SECRET, args={"card": SECRET}) as e:
         await e.complete([SECRET])
@@ -344,7 +344,7 @@ async def test_encrypted(log: Log, conninfo: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["claimed", "completed", "failed", "unknown"])
-async def test_the_same_key_with_other_arguments(log: Log, state: str) -> None:
+async def test_the_same_key_with_other_arguments_is_a_conflict(log: Log, state: str) -> None:
     with pytest.raises(EffectConflictError, match="other arguments"):
         async with log.effect(args={"cents": 5}) as e:
             if state in ("completed", "failed"):
@@ -359,7 +359,7 @@ async def test_the_same_key_with_other_arguments(log: Log, state: str) -> None:
     assert len(await log.list()) == 1
 
 
-async def test_arguments_are_compared_by_what_they_say(log: Log) -> None:
+async def test_arguments_are_compared_by_value(log: Log) -> None:
     async with log.effect(args={"a": 1, "b": [1, 2]}) as e:
         await e.complete(1)
     async with log.effect(args={"b": (1, 2), "a": 1}) as e:
@@ -370,7 +370,7 @@ async def test_arguments_are_compared_by_what_they_say(log: Log) -> None:
                 pytest.fail("it ran")
 
 
-async def test_an_effect_that_goes_on_elsewhere(log: Log) -> None:
+async def test_an_effect_in_flight_elsewhere_is_refused(log: Log) -> None:
     async with log.effect() as e:
         with pytest.raises(EffectInFlightError, match="still in flight"):
             async with log.effect(policy=EffectPolicy(wait_timeout=timedelta(milliseconds=50))):
@@ -378,7 +378,7 @@ async def test_an_effect_that_goes_on_elsewhere(log: Log) -> None:
         await e.complete(1)
 
 
-async def test_one_that_waits_gets_the_outcome(conninfo: str) -> None:
+async def test_a_waiting_caller_gets_the_outcome(conninfo: str) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         log = saver.effects
         waiting = asyncio.Event()
@@ -396,7 +396,7 @@ async def test_one_that_waits_gets_the_outcome(conninfo: str) -> None:
         assert await waiter == (True, "paid")
 
 
-async def test_many_at_once_run_it_once(conninfo: str) -> None:
+async def test_concurrent_callers_run_an_effect_once(conninfo: str) -> None:
     ran = []
     async with DurableSaver.from_conn_string(conninfo) as saver:
         log = saver.effects
@@ -414,7 +414,7 @@ async def test_many_at_once_run_it_once(conninfo: str) -> None:
     assert len(ran) == 1
 
 
-async def test_a_claim_whose_lease_ended_is_taken_over(log: Log, conninfo: str) -> None:
+async def test_a_claim_with_an_expired_lease_is_taken_over(log: Log, conninfo: str) -> None:
     with pytest.raises(EffectSupersededError):
         async with log.effect(issued=False) as first:
             age(conninfo)
@@ -431,7 +431,7 @@ async def test_a_claim_whose_lease_ended_is_taken_over(log: Log, conninfo: str) 
     assert "refused" in str(refused.reason)
 
 
-async def test_an_issued_effect_whose_lease_ended_is_unknown_and_its_late_owner_believed(
+async def test_an_issued_effect_with_an_expired_lease_is_unknown_until_its_owner_reports(
     log: Log, conninfo: str
 ) -> None:
     async with log.effect() as first:
@@ -459,7 +459,7 @@ async def test_a_late_owner_is_refused_after_a_decision(log: Log, conninfo: str)
     assert (await log.only()).state == "failed"
 
 
-async def test_a_claim_whose_answer_was_lost_is_still_ours(
+async def test_a_claim_whose_response_was_lost_is_recognized(
     conninfo: str, proxy: Proxy, drive: Driver
 ) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
@@ -480,7 +480,7 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
 
 
 @pytest.mark.parametrize("issued", [False, True], ids=["failed", "unknown"])
-async def test_another_claim_whose_answer_was_lost_is_still_ours(
+async def test_a_second_claim_whose_response_was_lost_is_recognized(
     conninfo: str, proxy: Proxy, drive: Driver, issued: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def before_claim(call: Any) -> None:
@@ -510,7 +510,7 @@ async def test_another_claim_whose_answer_was_lost_is_still_ours(
                 await e.complete("paid")
 
 
-async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
+async def test_an_issue_whose_response_was_lost_is_unknown(
     conninfo: str, proxy: Proxy, drive: Driver
 ) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
@@ -532,7 +532,7 @@ async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
 # --- unknown ---
 
 
-async def test_unknown_is_not_tried_again(log: Log) -> None:
+async def test_an_unknown_effect_is_not_tried_again(log: Log) -> None:
     await log.leave_unknown()
     for _ in range(2):
         with pytest.raises(EffectUnknownError):
@@ -567,7 +567,7 @@ async def test_verify_finds_that_it_did_not_happen(log: Log) -> None:
     assert (await log.only()).fence == 3
 
 
-async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: str) -> None:
+async def test_not_happened_is_not_believed_before_verify_after(log: Log, conninfo: str) -> None:
     await log.leave_unknown()
     calls = []
 
@@ -588,8 +588,8 @@ async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: st
 
 
 @pytest.mark.parametrize("silent", [True, False])
-async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str, silent: bool) -> None:
-    """A body that takes an hour may send what it sends at its end."""
+async def test_verify_after_counts_from_the_end_of_an_attempt(log: Log, conninfo: str, silent: bool) -> None:
+    """A body that takes an hour may send its request at the end."""
     slow = replace(
         verified(NotHappened(), NotHappened()), verify_after=timedelta(minutes=30), wait_timeout=timedelta(0)
     )
@@ -617,7 +617,7 @@ async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str,
         await try_again()
 
 
-async def test_settle_is_waited_for_if_there_is_time(log: Log) -> None:
+async def test_verify_after_is_waited_for_within_wait_timeout(log: Log) -> None:
     await log.leave_unknown()
     policy = replace(verified(NotHappened(), NotHappened()), verify_after=timedelta(milliseconds=300))
     async with log.effect(policy=policy) as e:
@@ -626,7 +626,7 @@ async def test_settle_is_waited_for_if_there_is_time(log: Log) -> None:
         await e.complete(1)
 
 
-async def test_undetermined_asks_again_in_time(log: Log) -> None:
+async def test_undetermined_verifies_again_after_retry_in(log: Log) -> None:
     await log.leave_unknown()
     soon = Undetermined(retry_in=timedelta(milliseconds=1))
     async with log.effect(policy=verified(soon, soon, Happened(3))) as e:
@@ -634,7 +634,7 @@ async def test_undetermined_asks_again_in_time(log: Log) -> None:
 
 
 @pytest.mark.parametrize("finding", [Undetermined(), Undetermined(retry_in=timedelta(hours=1))], ids=repr)
-async def test_undetermined_too_long(log: Log, finding: Undetermined) -> None:
+async def test_undetermined_beyond_wait_timeout_is_unknown(log: Log, finding: Undetermined) -> None:
     await log.leave_unknown()
     with pytest.raises(EffectUnknownError):
         async with log.effect(policy=verified(finding)):
@@ -642,7 +642,7 @@ async def test_undetermined_too_long(log: Log, finding: Undetermined) -> None:
     assert (await log.only()).state == "unknown"
 
 
-async def test_a_verify_that_raises(log: Log) -> None:
+async def test_a_verify_that_raises_leaves_the_effect_unknown(log: Log) -> None:
     await log.leave_unknown()
 
     def verify(record: Any) -> Happened:
@@ -655,7 +655,7 @@ async def test_a_verify_that_raises(log: Log) -> None:
     assert (await log.only()).state == "unknown"
 
 
-async def test_a_verify_that_returns_something_else(log: Log) -> None:
+async def test_a_verify_that_returns_no_finding_is_refused(log: Log) -> None:
     await log.leave_unknown()
     with pytest.raises(EffectError, match="Return Happened"):
         async with log.effect(policy=verified(True)):
@@ -663,7 +663,7 @@ async def test_a_verify_that_returns_something_else(log: Log) -> None:
     assert (await log.only()).state == "unknown"
 
 
-async def test_an_async_verify(log: Log) -> None:
+async def test_an_async_verify_needs_an_async_tool(log: Log) -> None:
     await log.leave_unknown()
 
     async def verify(record: Any) -> Happened:
@@ -680,7 +680,7 @@ async def test_an_async_verify(log: Log) -> None:
             pytest.fail("it ran twice")
 
 
-async def test_an_async_verify_hidden_in_a_callable(log: Log) -> None:
+async def test_an_async_verify_in_a_callable_object_is_recognized(log: Log) -> None:
     await log.leave_unknown()
 
     async def find() -> Happened:
@@ -697,7 +697,7 @@ async def test_an_async_verify_hidden_in_a_callable(log: Log) -> None:
             pytest.fail("it ran twice")
 
 
-async def test_retry_keeps_the_vendors_key_within_its_window(log: Log, conninfo: str) -> None:
+async def test_retry_keeps_the_idempotency_key_within_its_window(log: Log, conninfo: str) -> None:
     retry = EffectPolicy(on_unknown="retry", idempotency_window=timedelta(hours=24))
     key = await log.leave_unknown(policy=retry)
     async with log.effect(policy=retry) as e:
@@ -712,9 +712,7 @@ async def test_retry_keeps_the_vendors_key_within_its_window(log: Log, conninfo:
             pytest.fail("the vendor has forgotten its key")
 
 
-async def test_the_vendors_window_begins_with_the_first_attempt_under_its_key(
-    log: Log, conninfo: str
-) -> None:
+async def test_the_idempotency_window_begins_with_the_first_attempt(log: Log, conninfo: str) -> None:
     retry = EffectPolicy(on_unknown="retry", idempotency_window=timedelta(hours=24))
     await log.leave_unknown(policy=retry)
     age(conninfo, timedelta(hours=23))
@@ -729,10 +727,10 @@ async def test_the_vendors_window_begins_with_the_first_attempt_under_its_key(
     "error", [ConnectionRefusedError, KeyError, GraphInterrupt], ids=["refused", "failed_on", "interrupt"]
 )
 @pytest.mark.parametrize("again", [EffectPolicy(on_unknown="retry"), IDEMPOTENT], ids=["retry", "idempotent"])
-async def test_a_failure_tells_nothing_of_the_attempt_before(
+async def test_a_definite_failure_leaves_an_earlier_unknown_attempt_unknown(
     log: Log, again: EffectPolicy, error: type[Exception]
 ) -> None:
-    """It stays unknown, under the same key, or a vendor that did it the first time would do it twice."""
+    """It stays unknown under the same key, or a provider that did it the first time would do it twice."""
     again = again.replace(failed_on=KeyError)
     key = await log.leave_unknown(policy=again)
     with pytest.raises(error):
@@ -746,7 +744,7 @@ async def test_a_failure_tells_nothing_of_the_attempt_before(
 
 
 def keyed(log: Log, *errors: Exception, **options: Any) -> Callable[[], Any]:
-    """A decorated function, run at once, whose body fails by one error after the other; and then does not."""
+    """Run a decorated function whose body raises one error after the other, and then succeeds."""
     left = list(errors)
 
     def act() -> Any:
@@ -771,8 +769,8 @@ def keyed(log: Log, *errors: Exception, **options: Any) -> Callable[[], Any]:
     return acted
 
 
-async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log) -> None:
-    """A tool may send, ask a human, and send again when it is run again: the vendor knows it by its key."""
+async def test_an_attempt_that_sent_nothing_keeps_the_key_of_a_suspended_one(log: Log) -> None:
+    """A tool may send, ask a human, and send again when it runs again: the provider recognizes the key."""
     act = keyed(log, GraphInterrupt(), ConnectionRefusedError())
     for error in (GraphInterrupt, ConnectionRefusedError):
         with pytest.raises(error):
@@ -783,12 +781,12 @@ async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log) -> None:
     assert len(set(keys)) == 1
 
 
-async def test_who_claims_what_waited_and_dies_keeps_its_key(log: Log, conninfo: str) -> None:
+async def test_a_claim_that_dies_keeps_the_key_of_a_suspended_effect(log: Log, conninfo: str) -> None:
     act = keyed(log, GraphInterrupt(), ConnectionRefusedError())
     with pytest.raises(GraphInterrupt):
         await act()
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        # As a claim leaves it whose owner was killed.
+        # The row of a claim whose owner was killed.
         connection.execute(
             "UPDATE langgraph_durable.effects SET state = 'claimed', previous_state = 'suspended', owner = 'dead', "
             "lease_until = now() - interval '1 s'"
@@ -801,11 +799,11 @@ async def test_who_claims_what_waited_and_dies_keeps_its_key(log: Log, conninfo:
     assert len(set(keys)) == 1
 
 
-# --- what may have reached the vendor ---
+# --- requests that may have reached the provider ---
 
 
 async def test_a_refused_connection_is_verified(log: Log) -> None:
-    """It may be the second one: the first was cut off when the vendor restarted, after it had committed."""
+    """It may be the second connection: the first was cut when the provider restarted, after its commit."""
     found: list[Any] = [NotHappened(), Happened("found")]
     policy = EffectPolicy(verify=lambda record: found.pop(0))
     keys = []
@@ -818,11 +816,11 @@ async def test_a_refused_connection_is_verified(log: Log) -> None:
         assert (await log.only()).state == "unknown"
     async with log.effect(policy=policy) as e:
         assert (e.replayed, e.result, e.source) == (True, "found", "verified")
-    assert keys[0] == keys[1], "what the first connection may have sent, the vendor must know again"
+    assert keys[0] == keys[1], "the provider must recognize what the first connection may have sent"
     assert found == []
 
 
-async def test_a_refused_connection_that_is_listed_is_definite(log: Log) -> None:
+async def test_a_refused_connection_in_failed_on_is_definite(log: Log) -> None:
     policy = verified().replace(failed_on=ConnectionRefusedError)
     with pytest.raises(ConnectionRefusedError):
         async with log.effect(policy=policy):
@@ -833,7 +831,7 @@ async def test_a_refused_connection_that_is_listed_is_definite(log: Log) -> None
 
 
 @pytest.mark.parametrize("finding", [Happened("found"), NotHappened(), Undetermined()], ids=repr)
-async def test_what_waited_after_it_had_begun_is_verified(log: Log, finding: Any) -> None:
+async def test_an_effect_suspended_after_it_began_is_verified(log: Log, finding: Any) -> None:
     seen = []
 
     def find(record: Any) -> Any:
@@ -854,10 +852,10 @@ async def test_what_waited_after_it_had_begun_is_verified(log: Log, finding: Any
         assert result == "found"
         return
     assert len(result) == 2
-    assert result[0] == result[1], "it did not fail: the vendor must know it again"
+    assert result[0] == result[1], "it did not fail, so the provider must recognize it"
 
 
-async def test_settle_counts_from_when_it_waited(log: Log, conninfo: str) -> None:
+async def test_verify_after_counts_from_the_suspension(log: Log, conninfo: str) -> None:
     policy = replace(
         verified(NotHappened(), NotHappened()), verify_after=timedelta(minutes=30), wait_timeout=timedelta(0)
     )
@@ -872,7 +870,7 @@ async def test_settle_counts_from_when_it_waited(log: Log, conninfo: str) -> Non
     assert len(await act()) == 2
 
 
-async def test_an_idempotent_tool_that_waited_runs_again(log: Log) -> None:
+async def test_a_suspended_idempotent_tool_runs_again(log: Log) -> None:
     act = keyed(log, GraphInterrupt(), policy=replace(verified(), idempotent=True))
     with pytest.raises(GraphInterrupt):
         await act()
@@ -881,7 +879,7 @@ async def test_an_idempotent_tool_that_waited_runs_again(log: Log) -> None:
 
 @pytest.mark.parametrize("issued", [False, True])
 @pytest.mark.parametrize("finding", [Happened("found"), NotHappened(), None], ids=repr)
-async def test_waiting_by_hand_after_issue_is_unknown(log: Log, issued: bool, finding: Any) -> None:
+async def test_an_interrupted_block_is_unknown_after_issue(log: Log, issued: bool, finding: Any) -> None:
     policy = verified(finding) if finding is not None else EffectPolicy()
     options: dict[str, Any] = {} if issued else {"issued": False}
     with pytest.raises(GraphInterrupt):
@@ -901,7 +899,7 @@ async def test_waiting_by_hand_after_issue_is_unknown(log: Log, issued: bool, fi
             await e.complete()
 
 
-async def test_waiting_by_hand_before_issue_is_not_asked_about(log: Log) -> None:
+async def test_an_interrupted_block_is_not_verified_before_issue(log: Log) -> None:
     with pytest.raises(GraphInterrupt):
         async with log.effect(policy=verified(), issued=False) as first:
             raise GraphInterrupt
@@ -911,14 +909,12 @@ async def test_waiting_by_hand_before_issue_is_not_asked_about(log: Log) -> None
         await e.complete()
 
 
-# --- the vendor's key ---
+# --- idempotency keys ---
 
 
-@pytest.mark.parametrize("by", ["verify", "human", "human, before anyone came"])
-async def test_an_owner_that_only_stood_still_pays_under_the_key_of_the_next(
-    log: Log, conninfo: str, by: str
-) -> None:
-    """What it is about to send comes after whoever looked found nothing: the vendor must know the two for one."""
+@pytest.mark.parametrize("by", ["verify", "human", "human, before any successor"])
+async def test_a_stalled_owner_and_its_successor_use_the_same_key(log: Log, conninfo: str, by: str) -> None:
+    """It may still send after its successor verified that nothing happened: the provider must see one key."""
     with pytest.raises(EffectSupersededError):
         async with log.effect() as stopped:
             await stopped.issue()
@@ -936,8 +932,8 @@ async def test_an_owner_that_only_stood_still_pays_under_the_key_of_the_next(
             await stopped.complete("paid, too")
 
 
-async def test_a_cancelled_attempt_keeps_the_vendors_key(log: Log) -> None:
-    """A thread that it started goes on."""
+async def test_a_cancelled_attempt_keeps_the_idempotency_key(log: Log) -> None:
+    """A thread that it started keeps running."""
     with pytest.raises(asyncio.CancelledError):
         async with log.effect() as first:
             await first.issue()
@@ -947,10 +943,8 @@ async def test_a_cancelled_attempt_keeps_the_vendors_key(log: Log) -> None:
         await e.complete()
 
 
-async def test_the_key_changes_once_an_attempt_that_ended_is_found_to_have_failed(
-    log: Log, conninfo: str
-) -> None:
-    """An error that the vendor saved under the key, and whose answer was lost, is not replayed for ever."""
+async def test_the_key_changes_after_a_verified_failure_of_an_ended_attempt(log: Log, conninfo: str) -> None:
+    """An error that the provider saved under the key is not replayed for ever."""
     with pytest.raises(EffectSupersededError):
         async with log.effect() as stopped:
             await stopped.issue()
@@ -964,7 +958,7 @@ async def test_the_key_changes_once_an_attempt_that_ended_is_found_to_have_faile
             await stopped.complete()
 
 
-async def test_a_history_tells_of_claims_that_died_after_a_wait(log: Log, conninfo: str) -> None:
+async def test_the_audit_log_shows_claims_that_died_after_a_suspension(log: Log, conninfo: str) -> None:
     with pytest.raises(GraphInterrupt):
         async with log.effect(issued=False):
             raise GraphInterrupt
@@ -981,7 +975,7 @@ async def test_a_history_tells_of_claims_that_died_after_a_wait(log: Log, connin
     ]
 
 
-async def test_idempotent_is_run_again(log: Log) -> None:
+async def test_an_unknown_idempotent_effect_runs_again(log: Log) -> None:
     key = await log.leave_unknown()
     async with log.effect(policy=IDEMPOTENT) as e:
         assert (e.replayed, e.attempts, e.idempotency_key) == (False, 2, key)
@@ -990,7 +984,7 @@ async def test_idempotent_is_run_again(log: Log) -> None:
         assert e.replayed
 
 
-async def test_asking_needs_a_graph(log: Log) -> None:
+async def test_asking_a_human_needs_a_graph(log: Log) -> None:
     await log.leave_unknown()
     with pytest.raises(EffectUnknownError):
         async with log.effect(policy=EffectPolicy(on_unknown="ask")):
@@ -1000,7 +994,7 @@ async def test_asking_needs_a_graph(log: Log) -> None:
 # --- decisions ---
 
 
-async def test_decided_that_it_happened(log: Log) -> None:
+async def test_a_decision_that_it_happened_is_replayed(log: Log) -> None:
     await log.leave_unknown()
     [pending] = await log.pending()
     record = await log.resolve(pending.effect_id, Happened(9), note="seen at the bank", actor="ann")
@@ -1017,7 +1011,7 @@ async def test_decided_that_it_happened(log: Log) -> None:
     )
 
 
-async def test_decided_that_it_did_not_happen(log: Log) -> None:
+async def test_a_decision_that_it_did_not_happen_allows_a_retry(log: Log) -> None:
     key = await log.leave_unknown()
     [pending] = await log.pending()
     assert (await log.resolve(pending.effect_id, NotHappened())).state == "failed"
@@ -1027,7 +1021,7 @@ async def test_decided_that_it_did_not_happen(log: Log) -> None:
         await e.complete(1)
 
 
-async def test_a_decision_whose_answer_was_lost_was_taken(
+async def test_a_decision_whose_response_was_lost_is_recognized(
     conninfo: str, proxy: Proxy, drive: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move, losses = ops.move_effect, [proxy.lose_next_answer]
@@ -1049,7 +1043,7 @@ async def test_a_decision_whose_answer_was_lost_was_taken(
                 await log.resolve(waiting.effect_id, None, actor="bob")
 
 
-async def test_abandoned(log: Log) -> None:
+async def test_an_abandoned_effect_is_refused(log: Log) -> None:
     await log.leave_unknown()
     [pending] = await log.pending()
     assert (await log.resolve(pending.effect_id, None)).state == "abandoned"
@@ -1060,7 +1054,7 @@ async def test_abandoned(log: Log) -> None:
         await log.resolve(pending.effect_id, Happened(1))
 
 
-async def test_decided_while_its_owner_is_silent(log: Log, conninfo: str) -> None:
+async def test_an_effect_with_an_expired_lease_can_be_decided(log: Log, conninfo: str) -> None:
     async with log.effect() as e:
         await e.issue()
         with pytest.raises(EffectError, match="is issued and needs no decision"):
@@ -1074,24 +1068,24 @@ async def test_decided_while_its_owner_is_silent(log: Log, conninfo: str) -> Non
 
 
 @pytest.mark.parametrize("finding", [Undetermined(), "happened", {"result": 1}, Happened, True], ids=repr)
-async def test_decisions_that_are_none(log: Log, finding: Any) -> None:
+async def test_decisions_other_than_findings_are_refused(log: Log, finding: Any) -> None:
     await log.leave_unknown()
     with pytest.raises(EffectError, match="Happened"):
         await log.resolve((await log.only()).effect_id, finding)
     assert (await log.only()).state == "unknown"
 
 
-async def test_a_decision_whose_result_cannot_be_stored(log: Log) -> None:
+async def test_a_decision_with_an_unserializable_result_is_refused(log: Log) -> None:
     await log.leave_unknown()
     with pytest.raises(DurableError, match="result of 'pay'"):
         await log.resolve((await log.only()).effect_id, Happened(threading.Lock()))
     assert (await log.only()).state == "unknown"
 
 
-# --- looking ---
+# --- reading ---
 
 
-async def test_listing(log: Log) -> None:
+async def test_list_filters_effects(log: Log) -> None:
     for key in ("a", "b", "c"):
         async with log.effect(key=key) as e:
             await e.complete(key)
@@ -1148,7 +1142,7 @@ async def test_run_runs_a_body_at_most_once(log: Log) -> None:
     assert (await log.only()).args == {"cents": 5}
 
 
-async def test_run_leaves_what_raises_unknown(log: Log) -> None:
+async def test_a_run_that_raises_leaves_the_effect_unknown(log: Log) -> None:
     def body() -> str:
         raise TimeoutError("no answer")
 
@@ -1166,7 +1160,7 @@ async def test_run_with_read_only_is_not_logged(log: Log) -> None:
     assert await log.list() == []
 
 
-def test_run_refuses_a_body_that_has_yet_to_run(saver: DurableSaver) -> None:
+def test_run_refuses_an_async_body(saver: DurableSaver) -> None:
     async def body() -> str:
         return pytest.fail("it ran")
 
@@ -1206,7 +1200,7 @@ def sold(conninfo: str) -> int:
         return int(row[0])
 
 
-async def test_a_transaction_commits_both(log: Log, seats: str) -> None:
+async def test_a_transaction_commits_rows_and_effect(log: Log, seats: str) -> None:
     async with log.transaction(args=["12a"]) as (execute, e):
         assert not e.replayed
         await execute("INSERT INTO seats VALUES (%s)", ["12a"])
@@ -1224,7 +1218,7 @@ async def test_a_transaction_commits_both(log: Log, seats: str) -> None:
             pytest.fail("it ran")
 
 
-async def test_a_transaction_rolls_back_both(log: Log, seats: str) -> None:
+async def test_a_transaction_rolls_back_rows_and_effect(log: Log, seats: str) -> None:
     with pytest.raises(ValueError, match="sold out"):
         async with log.transaction() as (execute, e):
             await execute("INSERT INTO seats VALUES ('12a')")
@@ -1239,7 +1233,7 @@ async def test_a_transaction_rolls_back_both(log: Log, seats: str) -> None:
         assert (e.replayed, e.result) == (True, None)
 
 
-async def test_a_transaction_with_statements_that_fail(log: Log, seats: str) -> None:
+async def test_a_transaction_with_a_failed_statement_rolls_back(log: Log, seats: str) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable):
         async with log.transaction() as (execute, _):
             await execute("INSERT INTO seats VALUES ('12a')")
@@ -1248,14 +1242,14 @@ async def test_a_transaction_with_statements_that_fail(log: Log, seats: str) -> 
     assert await log.list() == []
 
 
-async def test_a_transaction_under_a_key_that_was_used_outside_one(log: Log) -> None:
+async def test_a_transaction_refuses_a_key_used_outside_a_transaction(log: Log) -> None:
     await log.leave_unknown(name="seat")
     with pytest.raises(EffectError, match="begun outside a transaction and is unknown"):
         async with log.transaction():
             pytest.fail("it ran twice")
 
 
-async def test_transactions_at_once(conninfo: str, seats: str) -> None:
+async def test_concurrent_transactions_commit_once(conninfo: str, seats: str) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         log = saver.effects
 
@@ -1269,9 +1263,7 @@ async def test_transactions_at_once(conninfo: str, seats: str) -> None:
     assert sold(seats) == 1
 
 
-async def test_a_large_result_of_a_transaction_comes_over_its_own_connection(
-    conninfo: str, drive: Driver
-) -> None:
+async def test_a_transaction_replays_a_large_result_over_its_connection(conninfo: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
         async with log.transaction() as (_, e):
@@ -1280,7 +1272,7 @@ async def test_a_large_result_of_a_transaction_comes_over_its_own_connection(
             assert e.result == "x" * (2 << 20)
 
 
-async def test_a_transaction_whose_result_cannot_be_stored(log: Log, seats: str) -> None:
+async def test_a_transaction_with_an_unserializable_result_commits(log: Log, seats: str) -> None:
     async with log.transaction() as (execute, e):
         await execute("INSERT INTO seats VALUES ('12a')")
         e.complete(threading.Lock())
@@ -1292,7 +1284,7 @@ async def test_a_transaction_whose_result_cannot_be_stored(log: Log, seats: str)
 
 
 @pytest.mark.parametrize("key", ["", None, 3, b"k"], ids=repr)
-async def test_keys_that_name_nothing(log: Log, key: Any) -> None:
+async def test_empty_keys_are_refused(log: Log, key: Any) -> None:
     with pytest.raises(EffectError, match="key="):
         async with log.effect(key=key):
             pytest.fail("it ran")
@@ -1302,7 +1294,7 @@ async def test_keys_that_name_nothing(log: Log, key: Any) -> None:
     assert await log.list() == []
 
 
-async def test_keys_that_are_odd(log: Log) -> None:
+async def test_unusual_keys_are_accepted(log: Log) -> None:
     for key in ("a\0b", "ü", "x" * 100_000, " "):
         async with log.effect(key=key) as e:
             await e.complete(key)
@@ -1311,13 +1303,13 @@ async def test_keys_that_are_odd(log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", None, "\ud800"], ids=repr)
-async def test_names_that_are_odd(log: Log, name: Any) -> None:
+async def test_unusable_names_are_refused(log: Log, name: Any) -> None:
     with pytest.raises(DurableError):
         async with log.effect(name):
             pytest.fail("it ran")
 
 
-async def test_arguments_that_are_no_plain_data(log: Log) -> None:
+async def test_arguments_that_are_not_plain_data_are_refused(log: Log) -> None:
     with pytest.raises(EffectError, match="plain data"):
         async with log.effect(args={"lock": threading.Lock()}):
             pytest.fail("it ran")
@@ -1396,7 +1388,7 @@ def in_a_graph(node: Callable[[Any], Any], saver: DurableSaver) -> Any:
 @pytest.mark.context
 @pytest.mark.parametrize("scope", ["call", "thread"])
 @pytest.mark.parametrize("hidden", HIDDEN)
-async def test_arguments_that_hashing_would_use_up_or_not_tell_apart(
+async def test_arguments_that_hashing_would_exhaust_or_confuse_are_refused(
     log: Log, hidden: str, scope: str
 ) -> None:
     done: list[Any] = []
@@ -1419,7 +1411,7 @@ async def test_arguments_that_hashing_would_use_up_or_not_tell_apart(
 
 
 @pytest.mark.parametrize("hidden", [*HIDDEN, "lock"])
-async def test_a_key_lets_any_arguments_pass(log: Log, hidden: str) -> None:
+async def test_a_key_allows_any_arguments(log: Log, hidden: str) -> None:
     done: list[Any] = []
     send = mail(log, done, key="k", name="mail")
     given = HIDDEN.get(hidden, threading.Lock)
@@ -1437,13 +1429,13 @@ async def test_a_key_lets_any_arguments_pass(log: Log, hidden: str) -> None:
 
 
 @pytest.mark.parametrize("effect_id", ["", "x", "0" * 25, "ü" * 26, None, 3, "a\0b"], ids=repr)
-async def test_ids_that_are_none(log: Log, effect_id: Any) -> None:
+async def test_invalid_effect_ids_are_refused(log: Log, effect_id: Any) -> None:
     for call in (log.get(effect_id), log.history(effect_id), log.resolve(effect_id, None)):
         with pytest.raises(EffectError, match="not the id of an effect"):
             await call
 
 
-async def test_an_id_that_nothing_has(log: Log) -> None:
+async def test_resolving_a_missing_effect_is_refused(log: Log) -> None:
     with pytest.raises(EffectError, match="there is no effect"):
         await log.resolve(NO_ID, Happened())
 
@@ -1459,7 +1451,7 @@ async def test_an_id_that_nothing_has(log: Log) -> None:
     ],
     ids=repr,
 )
-async def test_filters_that_select_nothing_sensible(log: Log, filters: Any) -> None:
+async def test_invalid_filters_are_refused(log: Log, filters: Any) -> None:
     with pytest.raises(DurableError):
         await log.list(**filters)
 
@@ -1488,7 +1480,7 @@ async def test_filters_that_select_nothing_sensible(log: Log, filters: Any) -> N
     ],
     ids=repr,
 )
-def test_policies_that_make_no_sense(options: Any) -> None:
+def test_invalid_policies_are_refused(options: Any) -> None:
     with pytest.raises(InvalidConfigError, match=next(iter(options))):
         EffectPolicy(**options)
     with pytest.raises(InvalidConfigError):
@@ -1527,7 +1519,7 @@ def test_a_policy_is_immutable_and_hashable() -> None:
     assert pickle.loads(pickle.dumps(READ_ONLY)) == READ_ONLY
 
 
-def test_a_log_needs_a_saver_of_ours(saver: DurableSaver) -> None:
+def test_an_effect_log_needs_a_durable_saver(saver: DurableSaver) -> None:
     with pytest.raises(InvalidConfigError, match="DurableSaver"):
         log_in(InMemorySaver())
     assert saver.effects is saver.effects
@@ -1544,7 +1536,7 @@ def test_what_cannot_be_decorated_is_refused(decorated: Any, match: str) -> None
 
 
 def test_keywords_override_the_policy() -> None:
-    """By the call: a read-only function runs without a log, the other one needs one."""
+    """A read-only function runs without a log; the other one needs a log."""
 
     @effect(policy=READ_ONLY, lease=5)
     def look() -> str:
@@ -1564,7 +1556,7 @@ def test_a_name_that_cannot_be_stored_is_refused_at_once() -> None:
         effect(name="pay\0")(lambda: 1)
 
 
-# --- decorated functions outside of a graph ---
+# --- decorated functions outside a graph ---
 
 
 async def test_a_decorated_function_with_key_and_log(log: Log) -> None:
@@ -1592,7 +1584,7 @@ async def test_a_decorated_function_with_key_and_log(log: Log) -> None:
     assert [r.args for r in await log.list()] == [{"order": "1"}, {"order": "2"}]
 
 
-async def test_a_body_that_has_yet_to_run_is_no_outcome(log: Log) -> None:
+async def test_a_body_that_returns_a_coroutine_or_generator_is_refused(log: Log) -> None:
     async def later() -> None:
         pytest.fail("it ran")
 
@@ -1619,7 +1611,7 @@ async def test_a_body_that_has_yet_to_run_is_no_outcome(log: Log) -> None:
     assert [r.state for r in await log.list()] == ["unknown", "unknown"]
 
 
-async def test_an_argument_that_is_called_config(log: Log) -> None:
+async def test_a_config_argument_is_compared_unless_it_is_langgraphs(log: Log) -> None:
     ran: list[Any] = []
 
     @effect(key="deploy", log=log.inner)
@@ -1644,7 +1636,7 @@ async def test_an_argument_that_is_called_config(log: Log) -> None:
     assert ran == [{"replicas": 1}, "sent", "called"]
 
 
-def test_a_decorated_function_without_a_log_or_key(saver: DurableSaver) -> None:
+def test_a_decorated_function_outside_a_graph_needs_a_log_and_a_key(saver: DurableSaver) -> None:
     def refund(order: str) -> None:
         pytest.fail("it ran")
 
@@ -1692,7 +1684,7 @@ async def test_a_replay_is_one_round_trip_and_writes_nothing(
         assert log.inner.replays() == 3
 
 
-async def test_what_an_effect_costs(proxy: Proxy, drive: Driver) -> None:
+async def test_an_effect_takes_three_round_trips(proxy: Proxy, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
         async with log.effect(key="warm") as e:
