@@ -318,4 +318,4 @@ def test_the_round_trip_check_detects_a_lost_tail(
         "langgraph_durable._checkpoints.serialization.join", lambda value, _: b"".join(value.parts)
     )
     with pytest.raises(Exception, match=r"cannot read|assert"):
-        test_sizes_far_apart(savers, "")
+        test_elements_of_very_different_sizes_are_read_back(savers, "")
