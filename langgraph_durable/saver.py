@@ -133,19 +133,18 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         group_commit: bool = True,
         tuning: bool = True,
     ) -> Self:
-        """Make a saver with its own pools. It is usable at once, also as `with` or `async with`.
+        """Make a saver with its own pools; usable at once, also as `with` or `async with`.
 
-        One pool for the sync methods, and one for each event loop, connect at first use.
+        The pool of the sync methods, and that of each event loop, connect at first use.
 
         Args:
             conninfo: A Postgres connection string, `postgresql://...` or `host=... dbname=...`.
             schema: The database schema of the saver's tables.
-            min_size: Connections each pool keeps.
-            max_size: Connections each pool opens at most.
-            pool_timeout: Seconds an operation waits for a free connection.
-            prepare_threshold: Times a statement runs before it is prepared; None for never, which pgbouncer needs
-                unless its max_prepared_statements is above 0.
-            serde: See `DurableSaver`, as for the arguments below.
+            min_size: Connections that each pool keeps.
+            max_size: Connections that each pool opens at most.
+            pool_timeout: Seconds that an operation waits for a free connection.
+            prepare_threshold: Runs of a statement before it is prepared; None for never (pgbouncer that prepares none).
+            serde: The serializer; see `DurableSaver`, also for the arguments below.
             indexed_metadata: Metadata keys kept readable in the database.
             retry_timeout: Seconds for which transient faults are retried.
             segment_cache_bytes: Most bytes of segments that this process keeps.
@@ -154,8 +153,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             tuning: Whether to pause the garbage collector and copy repeated messages.
 
         Raises:
-            InvalidConfigError: The connection string, a size or another argument cannot be used.
-            TypeError: `indexed_metadata` is one str.
+            InvalidConfigError: An argument cannot be used.
         """
         min_size, max_size = require_pool_sizes(min_size, max_size)
         self = cls.__new__(cls)

@@ -171,8 +171,9 @@ async def _store(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
         verdict = Verdict(answer)
         if verdict is Verdict.STORED:
             for value in row.values.values():
-                cache.add(value.leaves)
-                cache.note(row.thread_id, value.segments)
+                if value.entries is not None:
+                    cache.add(value.leaves)
+                    cache.note(row.thread_id, value.segments)
             return
         if verdict is Verdict.VALUES_MISSING:
             row.send_too(missing)
