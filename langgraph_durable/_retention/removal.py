@@ -122,7 +122,7 @@ async def remove_each(
 # --- one thread ---
 
 
-class _RolledBack(Exception):
+class _RolledBack(Exception):  # noqa: N818 (control flow, not an error)
     """Rolls back the transaction of a dry run."""
 
     def __init__(self, removed: Removed) -> None:
