@@ -90,22 +90,23 @@ def _details(phase: Phase, payload: Mapping[str, Any]) -> str:
     if "unreadable" in payload:
         return escape_unprintable(payload["unreadable"])
     if phase == "model_answered":
-        calls = [f"{call['name']}({short(call['args'], 60)})" for call in payload["tool_calls"]]
-        return escape_unprintable(
-            " ".join([short(payload["content"], 80) if payload["content"] else "", *calls]).strip()
-        )
+        content = payload.get("content")
+        calls = [f"{call['name']}({short(call['args'], 60)})" for call in payload.get("tool_calls", ())]
+        return escape_unprintable(" ".join([short(content, 80) if content else "", *calls]).strip())
     if phase in ("tool_answered", "replayed"):
-        return escape_unprintable(f"{payload['tool']}: {short(payload['content'], 80)}")
+        return escape_unprintable(f"{payload.get('tool')}: {short(payload.get('content'), 80)}")
     if phase.startswith("tool_"):
-        why = f": {payload['reason']}" if payload["reason"] else ""
-        begun = f"({short(payload['args'], 60)})" if "args" in payload else f" {payload['to']}"
+        reason = payload.get("reason")
+        what = f"({short(payload['args'], 60)})" if "args" in payload else f" {payload.get('to')}"
         return escape_unprintable(
-            f"{payload['tool']}{begun}, attempt {payload['attempt']} by {payload['actor'] or '-'}{why}"
+            f"{payload.get('tool')}{what}, attempt {payload.get('attempt')} by {payload.get('actor') or '-'}"
+            + (f": {reason}" if reason else "")
         )
     if phase == "interrupted":
-        return short(payload["question"], 100)
+        return short(payload.get("question"), 100)
     if phase == "resumed":
         return short(payload.get("answer", payload.get("answers")), 100)
     if phase == "task_failed":
-        return escape_unprintable(f"{payload['node'] or payload['task']}: {payload['error']}")
-    return short(payload["step"], 20)
+        task = payload.get("node") or payload.get("task")
+        return escape_unprintable(f"{task}: {payload.get('error')}")
+    return short(payload.get("step"), 20)

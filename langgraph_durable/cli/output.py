@@ -58,11 +58,10 @@ def open_saver(options: argparse.Namespace) -> DurableSaver:
 
 
 class ShowProgress(Protocol):
-    """Shows how many threads are done, of how many if known, with a note."""
+    """A function that shows progress."""
 
     def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Show that `done` of `total` threads are done."""
-        ...
+        """Show how many threads are done, of how many if known, and a note."""
 
 
 @contextmanager
