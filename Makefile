@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test oldest torture soak check vocabulary docs dist bench clean
+.PHONY: help demo test oldest torture soak nightly check vocabulary docs dist bench clean
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -30,8 +30,9 @@ $(VENV)/dev.installed: pyproject.toml | $(BIN)/python
 demo: $(VENV)/demo.installed ## an agent is killed as it pays: what is paid how often, and what happened
 	$(BIN)/python examples/demo.py
 
+WORKERS ?= 2
 test: $(VENV)/dev.installed ## the whole test suite, on the embedded Postgres or DATABASE_URL
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 OLDEST := $(VENV)-oldest/bin/python
 oldest: ## the test suite on the oldest versions that pyproject.toml claims
@@ -47,11 +48,16 @@ SOAK_SECONDS ?= 600
 soak: $(VENV)/dev.installed ## ten minutes of 200 graphs, cancellations, killed connections and two restarts
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/acceptance/test_soak.py -s
 
-check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright, vocabulary
+nightly: $(VENV)/dev.installed ## the longer forms: properties with more examples, the kill matrix, the soak
+	DURABLE_EXAMPLES=$${DURABLE_EXAMPLES:-3000} $(BIN)/python -m pytest tests/property
+	$(MAKE) torture soak
+
+check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright, import rules, vocabulary
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
 	$(BIN)/python -m tests.vocabulary
 
 vocabulary: $(VENV)/dev.installed ## fail on phrases that the glossary replaces

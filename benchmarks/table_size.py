@@ -13,7 +13,7 @@ from psycopg import sql
 from benchmarks.graphs import STEPS, five_steps
 from benchmarks.harness import Figure, both_savers, compare, conninfo_of, mean_ms
 from langgraph_durable import DurableSaver
-from langgraph_durable._checkpoints.get_statements import GET_LATEST
+from langgraph_durable._checkpoints.read import GET_LATEST
 from langgraph_durable._postgres.statement import render
 
 SMALL, LARGE = 1_000, 1_000_000

@@ -1,10 +1,7 @@
-"""`python -m langgraph_durable`."""
+"""`python -m langgraph_durable`: the command line."""
 
-import io
 import sys
 
 from langgraph_durable.cli.main import main
 
-if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal's encoding may lack what somebody stored
 sys.exit(main())

@@ -1,15 +1,13 @@
-"""What a saver and its clones share, and what they hand to their parts (effects, retention, inspection)."""
+"""The state that a saver shares with its clones and its parts (effects, retention, inspection)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-
-from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._metrics import Metrics, MetricSources
 from langgraph_durable._postgres.connections import AsyncConnections, BlockingConnections
@@ -17,8 +15,18 @@ from langgraph_durable._postgres.database import DatabaseSettings, SchemaCheck
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.group_waiters import GroupCommitters
 from langgraph_durable._postgres.migrate import check_schema
+from langgraph_durable._postgres.pools import OwnPools
 from langgraph_durable._segments.cache import SegmentCache
+from langgraph_durable._validation import (
+    require_cache_bytes,
+    require_schema,
+    require_seconds,
+    require_segment_key,
+)
 from langgraph_durable.errors import InvalidConfigError
+
+TUNING_VARIABLE = "LANGGRAPH_DURABLE_TUNING"
+"""The environment variable that switches process-wide tuning off for all savers, if it is `off`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +39,45 @@ class SaverOptions:
     segment_cache_bytes: int
     segment_key: bytes | None
     group_commit: bool
+    tuning: bool
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        schema: str,
+        indexed_metadata: Collection[str] | None,
+        retry_timeout: float,
+        segment_cache_bytes: int,
+        segment_key: bytes | None,
+        group_commit: bool,
+        tuning: bool,
+    ) -> SaverOptions:
+        """Return the settings, checked.
+
+        Raises:
+            InvalidConfigError: A setting cannot be used.
+            TypeError: `indexed_metadata` is one str.
+        """
+        if isinstance(indexed_metadata, str):
+            raise TypeError(
+                f"indexed_metadata must be a collection of keys, not one str: pass [{indexed_metadata!r}]"
+            )
+        return cls(
+            schema=require_schema(schema),
+            indexed_metadata=indexed_metadata,
+            retry_timeout=require_seconds(retry_timeout, "retry_timeout"),
+            segment_cache_bytes=require_cache_bytes(segment_cache_bytes),
+            segment_key=require_segment_key(segment_key),
+            group_commit=group_commit,
+            tuning=tuning and os.environ.get(TUNING_VARIABLE, "").lower() != "off",
+        )
 
 
 class SaverContext:
-    """Shared by reference between a saver and its clones (LangGraph copies savers in `with_allowlist`).
+    """Everything of a saver but its serializer.
 
-    Everything but the serializer: each clone has its own, and LangGraph reassigns it.
+    LangGraph clones savers (`with_allowlist`), and gives each clone another serializer.
     """
 
     def __init__(
@@ -44,11 +85,13 @@ class SaverContext:
         options: SaverOptions,
         connections: BlockingConnections | None,
         async_connections: AsyncConnections | None,
+        own_pools: OwnPools | None = None,
     ) -> None:
         self.options = options
         self.schema = options.schema
         self.connections = connections
         self.async_connections = async_connections
+        self.own_pools = own_pools
         self.known = KnownCheckpoints()
         self.segments = SegmentCache(options.segment_cache_bytes)
         self.metrics = Metrics()
@@ -65,7 +108,7 @@ class SaverContext:
             committers,
         )
         self.parts: dict[str, Any] = {}
-        """What is made once for a saver and its clones: the effect log."""
+        """Objects that exist once for a saver and its clones: the effect log."""
 
     @cached_property
     def db(self) -> BlockingDatabase:
@@ -94,8 +137,3 @@ class SaverContext:
                 "DurableSaver.from_conn_string(...), which serves both"
             )
         return AsyncDatabase(self.async_connections, self._database_settings)
-
-    def codec(self, serde: SerializerProtocol) -> Codec:
-        """Return the codec for a serializer: made at every call, since callers reassign the saver's."""
-        options = self.options
-        return Codec(serde, options.indexed_metadata, options.segment_key, self.segments)

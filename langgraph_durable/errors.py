@@ -1,42 +1,65 @@
-"""Every error this package raises of its own.
+"""The errors that this package raises.
 
     DurableError
     ├── SchemaOutOfDateError        the tables are missing, older or newer than this package
     ├── ConnectionFailedError       Postgres refused the connection, or the server is too old
     ├── CheckpointCorruptedError    a stored row cannot be read; the message says which
-    ├── InvalidConfigError          a config, filter, conninfo or argument cannot be used (also a ValueError)
-    ├── UnserializableValueError    a value cannot be stored; the message names its channel (also a TypeError)
-    ├── ThreadDeletedError          the thread was deleted while the run that saves was still going
-    ├── ParentPrunedError           the checkpoint that a run starts from was pruned, perhaps while it was going
-    ├── ParentMissingError          the parent of a checkpoint is not stored, and delta channels need it
-    ├── ThreadExistsError           a thread cannot be copied onto one that has checkpoints
-    ├── CompactionRefusedError      a thread would not have the same state after compaction
+    ├── InvalidConfigError          a config, filter, connection string or argument is invalid (also a ValueError)
+    ├── UnserializableValueError    a value cannot be serialized; the message names its channel (also a TypeError)
+    ├── ThreadDeletedError          the thread was deleted during the run
+    ├── ParentPrunedError           the parent of a checkpoint was pruned
+    ├── ParentMissingError          the parent of a checkpoint is not stored
+    ├── ThreadExistsError           the target of a copy already has checkpoints
+    ├── CompactionRefusedError      compaction would change the state of a thread
     ├── PruneFailedError            some threads could not be pruned; it carries the report of the others
-    ├── SaverClosedError            the saver, or a pool given to it, was closed
-    ├── EffectError            an effect cannot be kept to once where it was asked for
-    │   ├── EffectConflictError     the same call came with other arguments
-    │   ├── EffectInFlightError     another attempt still goes on elsewhere
-    │   ├── EffectUnknownError      nobody knows whether it happened: it waits for a decision
-    │   ├── EffectUnresolvedError   a thread cannot be deleted whose effects may have happened
-    │   ├── EffectAbandonedError    it was given up by a decision
-    │   ├── EffectForkedError       another branch of the history did it already
-    │   └── EffectSupersededError   an owner came back after another had taken over
-    └── EmbeddedPostgresError  the embedded Postgres cannot start
+    ├── SaverClosedError            the saver, or a pool passed to it, was closed
+    ├── EffectError                 an effect cannot run, or its log entry cannot be changed
+    │   ├── EffectConflictError     the same call was recorded with different arguments
+    │   ├── EffectInFlightError     another attempt is still running
+    │   ├── EffectUnknownError      an earlier attempt has an unknown outcome and needs a decision
+    │   ├── EffectUnresolvedError   a thread with unresolved effects cannot be deleted
+    │   ├── EffectAbandonedError    the effect was abandoned by a decision
+    │   ├── EffectForkedError       another branch of the thread already ran the effect
+    │   └── EffectSupersededError   the attempt was taken over by another owner
+    └── EmbeddedPostgresError       the embedded Postgres cannot start
 
-Database errors that none of these describes better reach the caller as psycopg raised them.
+Other database errors reach the caller as psycopg raised them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from langgraph_durable.reports import PruneReport
+from langgraph_durable.reports import PruneReport
+
+__all__ = [
+    "CheckpointCorruptedError",
+    "CompactionRefusedError",
+    "ConnectionFailedError",
+    "DurableError",
+    "EffectAbandonedError",
+    "EffectConflictError",
+    "EffectError",
+    "EffectForkedError",
+    "EffectInFlightError",
+    "EffectSupersededError",
+    "EffectUnknownError",
+    "EffectUnresolvedError",
+    "EmbeddedPostgresError",
+    "InvalidConfigError",
+    "ParentMissingError",
+    "ParentPrunedError",
+    "PruneFailedError",
+    "SaverClosedError",
+    "SchemaOutOfDateError",
+    "ThreadDeletedError",
+    "ThreadExistsError",
+    "UnserializableValueError",
+]
 
 
 class DurableError(Exception):
-    """Base of every error this package raises of its own."""
+    """Base class of the errors that this package raises."""
 
 
 class SchemaOutOfDateError(DurableError):
@@ -56,7 +79,7 @@ class CheckpointCorruptedError(DurableError):
 
 
 class InvalidConfigError(DurableError, ValueError):
-    """A config, filter, connection string or argument cannot be used; the message names the remedy."""
+    """A config, filter, connection string or argument is invalid; the message says what to pass instead."""
 
 
 class UnserializableValueError(DurableError, TypeError):
@@ -64,11 +87,11 @@ class UnserializableValueError(DurableError, TypeError):
 
 
 class ThreadDeletedError(DurableError):
-    """The thread was deleted while the run that saves was still going; nothing was stored."""
+    """The thread was deleted during the run; nothing was stored."""
 
 
 class ParentPrunedError(DurableError):
-    """The checkpoint that a run starts from was pruned, before it or while it was going; nothing was stored."""
+    """The checkpoint that a run starts from was pruned, before the run or during it; nothing was stored."""
 
 
 class ParentMissingError(DurableError):
@@ -76,52 +99,53 @@ class ParentMissingError(DurableError):
 
 
 class ThreadExistsError(DurableError):
-    """A thread cannot be copied onto one that has checkpoints; nothing was copied."""
+    """The target of a copy already has checkpoints; nothing was copied."""
 
 
 class CompactionRefusedError(DurableError):
-    """A thread would not have the same state after compaction; nothing of it was changed."""
+    """Compaction would change the state of a thread; the thread was left unchanged."""
 
 
 class PruneFailedError(DurableError):
-    """Some threads could not be pruned, after retries; the others were.
+    """Some threads could not be pruned, even after retries; the others were.
 
     Attributes:
-        report: What was removed from the threads that were pruned. After a sweep, which may be of any number of
-            threads, it is empty: the last PruneProgress tells what was removed.
-        failures: Thread id -> why it was not.
+        report: What was removed from the threads that were pruned. Empty after `prune_all`, which covers any number of
+            threads: there, the last PruneProgress says what was removed.
+        failures: Thread id -> the error that kept it from being pruned.
     """
 
     def __init__(self, report: PruneReport, failures: Mapping[str, Exception]) -> None:
         names = ", ".join(f"{thread_id!r} ({exc})" for thread_id, exc in list(failures.items())[:3])
         super().__init__(
-            f"{len(failures)} of the threads could not be pruned, the others were: {names}. Prune them again"
+            f"{len(failures)} threads could not be pruned; the others were. The first failures: {names}. "
+            "Prune these threads again"
         )
         self.report = report
         self.failures = failures
 
 
 class SaverClosedError(DurableError):
-    """The saver, or a pool or connection given to it, was closed before this call."""
+    """The saver, or a pool or connection passed to it, was closed before this call."""
 
 
 class EffectError(DurableError):
-    """An effect cannot be kept to once where it was asked for; the message names the remedy."""
+    """An effect cannot run, or its log entry cannot be changed; the message says what to do."""
 
 
 class EffectConflictError(EffectError):
-    """The same call came with other arguments than those it was recorded with; nothing was done."""
+    """The same call was recorded with different arguments; nothing was executed."""
 
 
 class EffectInFlightError(EffectError):
-    """Another attempt at the effect still goes on elsewhere, after a bounded wait."""
+    """Another attempt at the effect was still running after a bounded wait."""
 
 
 class EffectUnknownError(EffectError):
-    """Nobody knows whether an earlier attempt took place; nothing is done until somebody decides.
+    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides.
 
     Attributes:
-        effect_id: The effect, for `EffectLog.resolve`.
+        effect_id: The effect's id, for `EffectLog.resolve`.
     """
 
     def __init__(self, message: str, effect_id: str) -> None:
@@ -130,20 +154,20 @@ class EffectUnknownError(EffectError):
 
 
 class EffectUnresolvedError(EffectError):
-    """A thread cannot be deleted which has effects that may have happened; nothing was deleted."""
+    """The thread has effects with an unknown outcome, so it cannot be deleted; nothing was deleted."""
 
 
 class EffectAbandonedError(EffectError):
-    """A decision gave the effect up: it neither counts as done nor will be."""
+    """The effect was abandoned by a decision: it does not count as done and never runs."""
 
 
 class EffectForkedError(EffectError):
-    """Another branch of the thread's history has this effect already, and its policy refuses a second look."""
+    """Another branch of the thread already ran this effect, and the policy refuses to replay it."""
 
 
 class EffectSupersededError(EffectError):
-    """An owner reports the end of an attempt that another has taken over meanwhile; the report is in the history."""
+    """Another owner took the attempt over before its end was reported; the report is in the audit log."""
 
 
 class EmbeddedPostgresError(DurableError):
-    """The embedded Postgres cannot be found or cannot start; the message names the remedy."""
+    """The embedded Postgres was not found or cannot start; the message says what to do."""

@@ -1,9 +1,10 @@
-"""Who waits for a human: the inbox that an approval page needs.
+"""Pending interrupts: the questions that threads wait with, for an approval page.
 
-What waits is what LangGraph takes for it: the questions on the latest checkpoint of a thread's root graph, of tasks
-that have not finished. An answer does not end the waiting, the task that takes it does: so a question is in the inbox
-while the run that was given its answer goes on, and if that run dies; `graph.get_state` shows it just so.
-(A graph that stops at `interrupt_before` or `interrupt_after` asks nothing, and is not in it.)
+The rule is LangGraph's own: questions of unfinished tasks on the latest checkpoint of a thread's root graph, as
+`graph.get_state` shows them.
+A question stays pending until the task that takes the answer finishes. So it is listed while the resumed run goes on,
+and if that run dies.
+A graph that stops at `interrupt_before` or `interrupt_after` asks no question and is not listed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+__all__ = ["PendingInterrupt"]
+
 
 @dataclass(frozen=True, slots=True)
 class PendingInterrupt:
@@ -19,23 +22,23 @@ class PendingInterrupt:
 
     thread_id: str
     checkpoint_ns: str
-    """Of the innermost graph with checkpoints that asked; empty for the root graph."""
+    """The innermost graph with checkpoints that asked; empty for the root graph."""
     checkpoint_id: str
     """The checkpoint, in that namespace, whose task asked."""
     interrupt_id: str | None
-    """None if the question cannot be read. (When it was asked may be what cannot.)"""
+    """None if the question cannot be read."""
     question: Any
-    """What `interrupt()` was called with."""
+    """The argument of `interrupt()`."""
     response_schema: Any
     """The JSON schema of the answer, if the graph gave one."""
     asked_at: datetime
-    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended.
+    """When the question was stored, by the server's clock. With durability "exit", that is the end of the run.
 
-    If that cannot be read, when its checkpoint was.
+    If this time cannot be read, the time of the checkpoint.
     """
     age: timedelta
-    """How long ago that was, by the server's clock."""
+    """Time since `asked_at`, by the server's clock."""
     effect_id: str | None
-    """The effect that the effect log asks about, if it is the log that asks."""
+    """The effect in question, if the effect log asks."""
     unreadable: str | None = None
-    """What of it cannot be read, and why: damaged, or written with another serializer or key than this saver's."""
+    """What cannot be read, and why: it is damaged, or was written with another serializer or key."""

@@ -1,14 +1,14 @@
-"""OpenTelemetry: a span for each of a saver's operations, and its metrics; needs the extra `[otel]`.
+"""OpenTelemetry spans and metrics of a saver; needs the extra `[otel]`.
 
     from langgraph_durable.otel import instrument
 
     instrument(saver)
 
-Names and attributes are those of OpenTelemetry's semantic conventions for database clients. A span is a call of a
-method, or the fetching of one page of `list`, `timeline` and `pending_interrupts`; retries and waiting are inside it.
-Effects have `begin_effect`, which also waits, verifies and asks, and `record_effect` for what is recorded after it.
-Its parent is the caller's current span, and statements that psycopg's own instrumentation traces are its children.
-Nothing that a user or an agent said is in an attribute, nor an id of a thread, nor an error's message.
+Names and attributes follow OpenTelemetry's semantic conventions for database clients. Each call of a method is a span,
+including its retries and waiting; for `list`, `timeline` and `pending_interrupts`, each page is one. Effects have
+`begin_effect`, which includes waiting, verification and questions, and `record_effect` for what is recorded afterwards.
+A span's parent is the caller's current span; statements traced by psycopg's own instrumentation are its children.
+Attributes contain no content of users or agents, no thread ids and no error messages.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ except ImportError as exc:
 __all__ = ["instrument"]
 
 _NAME = "langgraph_durable"
-_CONVENTIONS = "https://opentelemetry.io/schemas/1.33.0"  # those that made the database's stable
-_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)  # as they advise, in seconds
+_CONVENTIONS = "https://opentelemetry.io/schemas/1.33.0"  # the first with stable database conventions
+_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)  # in seconds, as the conventions advise
 _DEFAULT_PORT = "5432"
 
 Attributes = dict[str, str | int]
 Target = tuple[tuple[str, str | int], ...]
-"""The attributes that tell which database, as a key."""
+"""The attributes of a database, as a key."""
 
-# What SaverMetrics tells, by its names: unit, description.
+# Fields of SaverMetrics: name -> unit, description.
 _COUNTED = {
-    "batches": ("{batch}", "Times that writes which waited at the same time went out together"),
-    "batched_writes": ("{write}", "Writes that went out in batches"),
-    "broken_batches": ("{batch}", "Batches that failed, so that their writes went alone"),
+    "batches": ("{batch}", "Batches of writes that waited at the same time and were sent together"),
+    "batched_writes": ("{write}", "Writes sent in batches"),
+    "broken_batches": ("{batch}", "Batches that failed and whose writes were then sent one by one"),
     "retries": ("{retry}", "Transient faults after which work was run again"),
-    "segment_hits": ("{segment}", "Segments that reads found in this process"),
+    "segment_hits": ("{segment}", "Segments that reads found in this process's cache"),
     "segment_misses": ("{segment}", "Segments that reads had to fetch"),
-    "pool_requests": ("{request}", "Connections that were asked for"),
-    "pool_waits": ("{request}", "Connections that were asked for and not free at once"),
-    "pool_wait_seconds": ("s", "Time that was waited for connections"),
+    "pool_requests": ("{request}", "Requests for a connection"),
+    "pool_waits": ("{request}", "Requests for a connection that had to wait"),
+    "pool_wait_seconds": ("s", "Time spent waiting for connections"),
 }
 _CURRENT = {
-    "waiting_writes": ("{write}", "Writes that wait for a batch just now"),
-    "waiting_bytes": ("By", "Bytes of the writes that wait for a batch just now"),
+    "waiting_writes": ("{write}", "Writes waiting for a batch now"),
+    "waiting_bytes": ("By", "Bytes of the writes waiting for a batch now"),
 }
 
 
@@ -72,25 +72,25 @@ def instrument(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> None:
-    """Send a saver's spans and metrics, and those of its clones, to OpenTelemetry from here on.
+    """Send the spans and metrics of a saver and its clones to OpenTelemetry from now on.
 
-    Spans are named by operation and database, `put app|langgraph_durable`, and have the attributes `db.system.name`,
-    `db.operation.name`, `db.namespace` (database and schema, as the saver was given them), `server.address` and
-    `server.port`; after a failure `error.type`, which is Postgres's SQLSTATE or the exception's class, and
-    `db.response.status_code` if there is a SQLSTATE. `db.client.operation.duration` has the same. Metrics under
-    `langgraph_durable.` are those of `saver.metrics()`, by the same names.
+    Spans are named by operation and database, such as `put app|langgraph_durable`. Their attributes are
+    `db.system.name`, `db.operation.name`, `db.namespace` (database and schema, as passed to the saver),
+    `server.address` and `server.port`. After a failure there are also `error.type`, which is Postgres's SQLSTATE or the
+    exception's class, and, with a SQLSTATE, `db.response.status_code`. The metric `db.client.operation.duration` has
+    the same attributes. Metrics under `langgraph_durable.` are the fields of `saver.metrics()`.
 
-    A saver that is instrumented already stays as it is.
+    A second call for the same saver changes nothing.
 
     Args:
         saver: The saver, or a proxy in front of it.
-        tracer_provider: Where spans go; by default OpenTelemetry's global one, also if it is set later.
-        meter_provider: Where metrics go; by default the global one.
+        tracer_provider: Where spans go; by default OpenTelemetry's global provider, even if it is set later.
+        meter_provider: Where metrics go; by default the global provider.
 
     Raises:
-        InvalidConfigError: `saver` is something else.
+        InvalidConfigError: `saver` is not a DurableSaver.
     """
-    context = getattr(saver, "durable_context", None)  # also behind the Agent Server's proxy
+    context = getattr(saver, "durable_context", None)  # found also behind the Agent Server's proxy
     if not isinstance(context, SaverContext):
         raise InvalidConfigError(f"instrument needs a DurableSaver, got {type(saver).__name__}")
     if meter_provider is metrics.get_meter_provider():
@@ -108,7 +108,7 @@ def instrument(
 
 
 def _target(context: SaverContext) -> Target:
-    """Tell which database a saver works on, by what is known of it without asking."""
+    """Return the attributes of a saver's database that are known without connecting."""
     connections = context.connections or context.async_connections
     parameters = connections.parameters() if connections is not None else {}
     names = [parameters.get("dbname"), context.schema]
@@ -128,22 +128,22 @@ def _target(context: SaverContext) -> Target:
 def _traced(
     tracer: trace.Tracer, duration: metrics.Histogram, target: Target, operation: str
 ) -> Iterator[None]:
-    """Make a span of the block, the current one inside it, and record how long it took."""
+    """Run the block in a current span, and record its duration."""
     attributes: Attributes = {**dict(target), "db.operation.name": operation}
     with tracer.start_as_current_span(
         f"{operation} {attributes['db.namespace']}",
         kind=trace.SpanKind.CLIENT,
         attributes=attributes,
-        record_exception=False,  # its message may quote what was to be stored
+        record_exception=False,  # messages may quote stored values
         set_status_on_exception=False,
     ) as span:
         began = time.perf_counter()
         failed: Attributes = {}
         try:
             yield
-        except GraphBubbleUp:  # an effect asks a human, which is no failure
+        except GraphBubbleUp:  # an effect asks a human
             raise
-        except BaseException as exc:  # also of who is cancelled
+        except BaseException as exc:  # cancellation, too
             failed = _failure(exc)
             span.set_attributes(failed)
             span.set_status(trace.StatusCode.ERROR)
@@ -159,9 +159,9 @@ def _failure(exc: BaseException) -> Attributes:
 
 
 class _Meters:
-    """The instruments of one meter provider, which all savers share: it takes an instrument of a name only once.
+    """The instruments of one meter provider, shared by all savers: a name can be registered only once.
 
-    Counts only grow, though savers and the pools of event loops end, and what they had counted with them: each look
+    Counters must never decrease, although savers and pools end and take their counts with them. So each observation
     adds what was counted since the one before.
     """
 
@@ -183,11 +183,11 @@ class _Meters:
             )
         for name, (unit, description) in _CURRENT.items():
             meter.create_observable_up_down_counter(
-                f"{_NAME}.{name}", [partial(self._look, name)], unit, description
+                f"{_NAME}.{name}", [partial(self._measure, name)], unit, description
             )
 
     def watch(self, sources: MetricSources, target: Target) -> None:
-        """Read a saver's metrics from here on, as long as it lives."""
+        """Observe a saver's metrics as long as it lives."""
         with self._lock:
             self._targets[sources] = target
             self._seen[sources] = {}
@@ -200,7 +200,7 @@ class _Meters:
                 seen[name] = counted
             return _observations(self._totals[name])
 
-    def _look(self, name: str, _: metrics.CallbackOptions) -> list[metrics.Observation]:
+    def _measure(self, name: str, _: metrics.CallbackOptions) -> list[metrics.Observation]:
         with self._lock:
             now: Counter[Target] = Counter()
             for sources, target in list(self._targets.items()):
@@ -214,4 +214,4 @@ def _observations(values: Mapping[Target, float]) -> list[metrics.Observation]:
 
 _instrumenting = threading.Lock()
 _meters: dict[metrics.MeterProvider | None, _Meters] = {}
-"""By the provider; None is the global one."""
+"""Provider -> its instruments; None is the global provider."""

@@ -1,4 +1,4 @@
-"""What pruning, deleting and sweeping report, and what a saver has counted."""
+"""What retention methods report, and what `metrics` and `storage_stats` return."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+__all__ = [
+    "DeleteReceipt",
+    "Latency",
+    "PruneAllReport",
+    "PruneProgress",
+    "PruneReport",
+    "Removed",
+    "SaverMetrics",
+    "StorageStats",
+    "TableStorage",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Rows and bytes that were removed, by table.
+    """Rows and bytes removed, by table.
 
-    Bytes are those of the stored columns, compressed as they are on disk, without indexes and row headers.
+    Bytes are those of the stored columns, compressed as on disk, without indexes and row headers.
     """
 
     rows: Mapping[str, int]
@@ -30,7 +42,7 @@ class Removed:
 
     @classmethod
     def sum(cls, parts: Iterable[Removed]) -> Removed:
-        """Add up what was removed in several places."""
+        """Add up several removals."""
         rows: Counter[str] = Counter()
         bytes_: Counter[str] = Counter()
         for part in parts:
@@ -41,25 +53,25 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """What a prune removed, or, of a dry run, would remove."""
+    """What a prune removed, or, in a dry run, would remove."""
 
     threads: Mapping[str, Removed]
-    """Thread id -> what it lost; threads that lost nothing are not in it."""
+    """Thread id -> what was removed from it; unchanged threads are left out."""
     dry_run: bool
 
     @property
     def total(self) -> Removed:
-        """What all threads lost together."""
+        """What was removed from all threads together."""
         return Removed.sum(self.threads.values())
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteReceipt:
-    """Proof that a thread was erased."""
+    """Proof that a thread was deleted."""
 
     thread_id: str
     ulid: str
-    """Names this erasure; the tombstone in the database carries it too."""
+    """The id of this deletion; the tombstone in the database has the same."""
     deleted_at: datetime
     """By the server's clock."""
     removed: Removed
@@ -67,23 +79,23 @@ class DeleteReceipt:
 
 @dataclass(frozen=True, slots=True)
 class TableStorage:
-    """What one table takes."""
+    """The rows and bytes of one table."""
 
     rows: int
     bytes: int
-    """On disk, with indexes and TOAST; of a single thread, those of its rows, compressed as they are on disk."""
+    """On disk, with indexes and TOAST; for a single thread, the bytes of its rows, compressed as on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageStats:
-    """What checkpoints take, and what they would take if every version of every value were stored whole."""
+    """The space that checkpoints take, and would take if every version of every value were stored whole."""
 
     thread_id: str | None
-    """The thread they are of; None for all."""
+    """The thread; None for all threads."""
     tables: Mapping[str, TableStorage]
-    """Table -> what it takes. The effect log's are not among them."""
+    """Table -> its rows and bytes. The tables of the effect log are not included."""
     logical_bytes: int
-    """Bytes of serialized checkpoints, metadata and writes, and of each version of each value, whole, uncompressed."""
+    """Bytes of serialized checkpoints, metadata, writes and every version of every value, whole and uncompressed."""
 
     @property
     def total_rows(self) -> int:
@@ -97,32 +109,32 @@ class StorageStats:
 
     @property
     def ratio(self) -> float:
-        """Bytes taken for each logical one; 1.0 if there are none."""
+        """Stored bytes per logical byte; 1.0 if nothing is stored."""
         return self.total_bytes / self.logical_bytes if self.logical_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PruneAllReport:
-    """What a sweep removed, or, of a dry run, would remove."""
+    """What `prune_all` removed, or, in a dry run, would remove."""
 
     threads_seen: int
     threads_pruned: int
     removed: Removed
     orphan_writes: int
-    """Writes removed whose checkpoint never came: of runs that died, or went on after their thread was deleted."""
+    """Writes removed because their checkpoint was never stored: the run died, or its thread was deleted meanwhile."""
     dry_run: bool
     effects_expired: int = 0
-    """Finished effects that lost their arguments and results; that they took place is kept."""
+    """Finished effects whose arguments and results were removed; the fact that they ran is kept."""
     effects_orphaned: int = 0
-    """Effects that need a decision and whose thread is gone: EffectLog.pending() lists them."""
+    """Effects that need a decision and whose thread was deleted: EffectLog.pending() lists them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PruneProgress:
-    """How far a sweep has come: pass `after` to resume it there."""
+    """How far `prune_all` has come: pass `after` to resume it there."""
 
     after: str
-    """The last thread that was swept; threads are swept in the order of their ids."""
+    """The last thread that was pruned; threads are pruned in the order of their ids."""
     threads_seen: int
     threads_total: int
     removed: Removed = field(default_factory=lambda: Removed({}, {}))
@@ -130,44 +142,44 @@ class PruneProgress:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Calls of one operation, also those that failed, and the time they took."""
+    """The calls of one operation, failed ones included, and the time they took."""
 
     count: int
     seconds: float
-    """All calls' together."""
+    """Of all calls together."""
     longest: float
-    """Seconds of the longest."""
+    """Seconds of the longest call."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaverMetrics:
-    """What a saver and its clones have counted in this process since it was made."""
+    """What a saver and its clones have counted in this process since the saver was made."""
 
     operations: Mapping[str, Latency]
-    """By the sync method's name, sync and async together; of what is fetched in pages, each page is a call.
+    """By the sync method's name, sync and async together; each page of an iterator is one call.
 
-    `erase` is counted as delete_thread, and `get` as get_tuple. Of effects, begin_effect counts calls, replayed or not,
-    with what they wait, verify and ask, and record_effect what is recorded of them later.
+    `get` counts as get_tuple. For effects, begin_effect counts every call, replayed or not, including its waiting,
+    verification and questions; record_effect counts what is recorded afterwards.
     """
     batches: int
-    """Times that writes which waited at the same time went out together; a write that did not wait is in none."""
+    """Batches of writes that waited at the same time and were sent together; a write that did not wait is in none."""
     batched_writes: int
     largest_batch: int
-    """Writes in the largest."""
+    """Writes in the largest batch."""
     broken_batches: int
-    """Batches that failed, so that their writes went alone."""
+    """Batches that failed and whose writes were then sent one by one."""
     waiting_writes: int
-    """Writes in the queue just now."""
+    """Writes in the queue now."""
     waiting_bytes: int
-    """Bytes of these, about."""
+    """Their approximate size in bytes."""
     retries: int
     """Transient faults after which work was run again."""
     segment_hits: int
-    """Segments that reads found in this process."""
+    """Segments that reads found in this process's cache."""
     segment_misses: int
     """Segments that reads had to fetch."""
     pool_requests: int
-    """Connections that were asked for."""
+    """Requests for a connection."""
     pool_waits: int
-    """Those that were not free at once."""
+    """Requests that had to wait."""
     pool_wait_seconds: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -22,38 +21,22 @@ from typing_extensions import Self
 
 from langgraph_durable import schema as _schema
 from langgraph_durable._checkpoints.history import get_delta_channel_history
-from langgraph_durable._checkpoints.listing import Listing, list_checkpoints
+from langgraph_durable._checkpoints.listing import Listing
 from langgraph_durable._checkpoints.put import put_checkpoint, put_writes
 from langgraph_durable._checkpoints.read import get_tuple, get_ulid
 from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext, SaverOptions
 from langgraph_durable._inspect.methods import InspectionMethods
-from langgraph_durable._postgres.connections import (
-    AsyncConnections,
-    AsyncGivenConnection,
-    AsyncGivenPool,
-    BlockingConnections,
-    GivenConnection,
-    GivenPool,
-)
+from langgraph_durable._postgres.connections import given_async_connections, given_connections
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable._postgres.migrate import set_up
 from langgraph_durable._postgres.pool_context import PoolSettings
 from langgraph_durable._postgres.pools import OwnPools
 from langgraph_durable._retention.methods import RetentionMethods
 from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
-from langgraph_durable._validation import (
-    require_cache_bytes,
-    require_pool_sizes,
-    require_prepare_threshold,
-    require_schema,
-    require_seconds,
-    require_segment_key,
-)
-from langgraph_durable.effects.log import EffectLog, log_of
+from langgraph_durable._validation import require_pool_sizes, require_prepare_threshold, require_seconds
+from langgraph_durable.effects._lookup import log_of
+from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.errors import InvalidConfigError
-
-"""Of a new thread's versions: as many as other savers write, since a shorter number compares as newer than theirs."""
 
 
 # Reports, where LangGraph's methods return None.
@@ -68,9 +51,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     graph = builder.compile(checkpointer=saver)
     ```
 
-    One instance serves any number of threads and event loops at once, and `graph.invoke` as well as
-    `graph.ainvoke`. Transient faults (a connection that died, a server that restarts, a deadlock) are retried
-    for up to `retry_timeout` seconds; everything stored is keyed, so a retry doubles nothing.
+    One instance serves any number of threads and event loops at once, `graph.invoke` as well as `graph.ainvoke`.
+    Transient faults (a connection that died, a server restart, a deadlock) are retried for up to `retry_timeout`
+    seconds. Writes are idempotent, so retries never duplicate rows.
     """
 
     def __init__(
@@ -85,24 +68,28 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         segment_cache_bytes: int = DEFAULT_CACHE_BYTES,
         segment_key: bytes | None = None,
         group_commit: bool = True,
+        tuning: bool = True,
     ) -> None:
-        """Make a saver on pools or connections of yours, which stay yours to open and to close.
+        """Make a saver on your pools or connections, which you open and close.
 
         Args:
             pool: A psycopg pool, or one connection, for the sync methods.
             async_pool: A psycopg asyncio pool, or one connection, for the async methods.
             schema: The database schema of the saver's tables.
-            serde: The serializer of values and metadata; LangGraph's own by default.
+            serde: The serializer of values and metadata; LangGraph's default if None.
             indexed_metadata: Metadata keys kept readable in the database, so that `list` filters on them there.
                 Default: every key with a plain value, or, with an EncryptedSerializer, source, step and run_id.
-            retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
-            segment_cache_bytes: What this process keeps, at most, of the segments that long lists and dicts are stored
-                in, so that it neither sends nor fetches them again; shared with clones.
-            segment_key: 16 to 64 secret bytes that the segments' names are made with. With an EncryptedSerializer long
-                values are stored in segments only if it is given: names made without a key would tell equal contents.
-                Keep it as long as what was stored with it, and give it to every saver that reads that.
+            retry_timeout: Seconds for which transient faults are retried; 0 for never.
+            segment_cache_bytes: Most bytes of segments (pieces of long lists and dicts) that this process keeps, so
+                that it neither sends nor fetches them again; shared with clones.
+            segment_key: 16 to 64 secret bytes, the key of the segments' names. An EncryptedSerializer requires it to
+                store long values in segments, since names without a key would reveal equal contents. Keep it as long
+                as what was stored with it, and give it to every saver that reads that.
             group_commit: Whether puts and put_writes that wait for the database at the same time go out together, in
                 one transaction. Never on a single connection.
+            tuning: Whether listings and delta histories pause Python's garbage collector for the milliseconds in which
+                they decode, and listings copy messages that repeat. Off too if the environment variable
+                LANGGRAPH_DURABLE_TUNING is `off` when the saver is made.
 
         Raises:
             InvalidConfigError: Neither `pool` nor `async_pool` is given, or an argument cannot be used.
@@ -113,11 +100,19 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             raise InvalidConfigError(
                 "a saver needs a database: use DurableSaver.from_conn_string(...), or pass pool= and async_pool="
             )
-        self._own: OwnPools | None = None
+        options = SaverOptions.checked(
+            schema=schema,
+            indexed_metadata=indexed_metadata,
+            retry_timeout=retry_timeout,
+            segment_cache_bytes=segment_cache_bytes,
+            segment_key=segment_key,
+            group_commit=group_commit,
+            tuning=tuning,
+        )
         self._context = SaverContext(
-            _options(schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit),
-            _given(pool) if pool is not None else None,
-            _async_given(async_pool) if async_pool is not None else None,
+            options,
+            given_connections(pool) if pool is not None else None,
+            given_async_connections(async_pool) if async_pool is not None else None,
         )
 
     @classmethod
@@ -138,9 +133,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         group_commit: bool = True,
         tuning: bool = True,
     ) -> Self:
-        """Make a saver with pools of its own. It is usable at once, bare, or as `with` or `async with`.
+        """Make a saver with its own pools. It is usable at once, also as `with` or `async with`.
 
-        Nothing is connected yet: one pool for the sync methods, and one for each event loop, open at first use.
+        One pool for the sync methods, and one for each event loop, connect at first use.
 
         Args:
             conninfo: A Postgres connection string, `postgresql://...` or `host=... dbname=...`.
@@ -148,15 +143,15 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             min_size: Connections each pool keeps.
             max_size: Connections each pool opens at most.
             pool_timeout: Seconds an operation waits for a free connection.
-            prepare_threshold: Times a statement runs before it is prepared; None for never, as pgbouncer
-                needs it unless its max_prepared_statements is above 0.
-            serde: The serializer of values and metadata; LangGraph's own by default.
-            indexed_metadata: See `DurableSaver`.
-            retry_timeout: Seconds for which transient faults are retried; 0 for not at all.
-            segment_cache_bytes: See `DurableSaver`.
-            segment_key: See `DurableSaver`.
-            group_commit: See `DurableSaver`.
-            tuning: Whether to speed connections up by the private API of psycopg, where the installed version is known.
+            prepare_threshold: Times a statement runs before it is prepared; None for never, which pgbouncer needs
+                unless its max_prepared_statements is above 0.
+            serde: See `DurableSaver`, as for the arguments below.
+            indexed_metadata: Metadata keys kept readable in the database.
+            retry_timeout: Seconds for which transient faults are retried.
+            segment_cache_bytes: Most bytes of segments that this process keeps.
+            segment_key: The key of the segments' names.
+            group_commit: Whether writes that wait at the same time go out together.
+            tuning: Whether to pause the garbage collector and copy repeated messages.
 
         Raises:
             InvalidConfigError: The connection string, a size or another argument cannot be used.
@@ -165,75 +160,32 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         min_size, max_size = require_pool_sizes(min_size, max_size)
         self = cls.__new__(cls)
         BaseCheckpointSaver.__init__(self, serde=serde)
-        self._own = OwnPools(
+        options = SaverOptions.checked(
+            schema=schema,
+            indexed_metadata=indexed_metadata,
+            retry_timeout=retry_timeout,
+            segment_cache_bytes=segment_cache_bytes,
+            segment_key=segment_key,
+            group_commit=group_commit,
+            tuning=tuning,
+        )
+        pools = OwnPools(
             conninfo,
             PoolSettings(
                 min_size=min_size,
                 max_size=max_size,
                 timeout=require_seconds(pool_timeout, "pool_timeout"),
                 prepare_threshold=require_prepare_threshold(prepare_threshold),
-                tuning=tuning,
+                tuning=options.tuning,
             ),
         )
-        self._context = SaverContext(
-            _options(schema, indexed_metadata, retry_timeout, segment_cache_bytes, segment_key, group_commit),
-            self._own.blocking,
-            self._own.asynchronous,
-        )
+        self._context = SaverContext(options, pools.blocking, pools.asynchronous, pools)
         return self
-
-    @property
-    def schema(self) -> str:
-        """The database schema of the saver's tables."""
-        return self._context.schema
 
     @property
     def effects(self) -> EffectLog:
         """The effect log beside the saver's checkpoints; the same one for the saver and its clones."""
         return log_of(self._context, self)
-
-    # --- lifetime ---
-
-    def close(self) -> None:
-        """Close the saver's own pools; pools given to it stay open. Further calls raise SaverClosedError."""
-        if self._own is not None:
-            self._own.close()
-
-    async def aclose(self) -> None:
-        """Close the saver's own pools, from an event loop."""
-        if self._own is not None:
-            await self._own.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def setup(self, *, verify_only: bool = False) -> None:
-        """Create or migrate the tables; safe to call at every start, by any number of processes at once.
-
-        Args:
-            verify_only: Change nothing, only raise if something would have to be changed.
-
-        Raises:
-            SchemaOutOfDateError: The tables are newer than this package, or, with `verify_only`, not current.
-        """
-        run_sync(set_up(self._db, verify_only=verify_only))
-
-    async def asetup(self, *, verify_only: bool = False) -> None:
-        """Create or migrate the tables; see `setup`."""
-        await set_up(self._adb, verify_only=verify_only)
 
     # --- put ---
 
@@ -252,18 +204,16 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         Raises:
             InvalidConfigError: `config` names no thread.
             UnserializableValueError: A value cannot be stored; the message names its channel. Nothing is stored.
-            ThreadDeletedError: The thread was deleted while this run was going. Nothing is stored.
-            ParentPrunedError: The parent was pruned while this run was going, and delta channels are replayed from it.
-                Nothing is stored.
-            ParentMissingError: The parent is not stored, and delta channels are replayed from it: a failover lost it, or
-                checkpoints are imported children first. Nothing is stored.
+            ThreadDeletedError: The thread was deleted during the run. Nothing is stored.
+            ParentPrunedError: The parent, which delta channels need, was pruned during the run. Nothing is stored.
+            ParentMissingError: The parent, which delta channels need, is not stored: a failover lost it, or checkpoints
+                are imported children first. Nothing is stored.
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
+        known = self._context.known
         return run_sync(
-            put_checkpoint(
-                self._db, self._codec, self._context.known, config, checkpoint, metadata, new_versions
-            )
+            put_checkpoint(self._db, self._codec, known, config, checkpoint, metadata, new_versions)
         )
 
     async def aput(
@@ -274,24 +224,18 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint; see `put`."""
-        return await put_checkpoint(
-            self._adb, self._codec, self._context.known, config, checkpoint, metadata, new_versions
-        )
+        known = self._context.known
+        return await put_checkpoint(self._adb, self._codec, known, config, checkpoint, metadata, new_versions)
 
     def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote, hung on the checkpoint that `config` names; it may come before that one.
+        """Store a task's pending writes. The checkpoint that `config` names may be stored later.
 
-        A write is stored once: a task that runs again changes nothing, but for what it writes to special channels
-        (error, interrupt, resume), whose last value stands.
+        A repeated write changes nothing, except on special channels (error, interrupt, resume), whose last value wins.
 
         Raises:
-            InvalidConfigError: `config` names no thread or no checkpoint.
+            InvalidConfigError: `config` names no checkpoint.
             UnserializableValueError: A value cannot be stored; the message names its channel. Nothing is stored.
 
         Round trips: 1.
@@ -299,13 +243,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         run_sync(put_writes(self._db, self.serde, config, writes, task_id, task_path))
 
     async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote; see `put_writes`."""
+        """Store a task's pending writes; see `put_writes`."""
         await put_writes(self._adb, self.serde, config, writes, task_id, task_path)
 
     # --- get ---
@@ -313,14 +253,12 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names (by id or ULID), or the latest of its namespace.
 
-        A checkpoint that was pruned is gone, unless delta channels of later ones are replayed from it: then this
-        returns what is left, if asked for it by its id. That is the values that replays start from, the writes that
-        are replayed, and the parent's config. LangGraph's own walk to a delta channel's history, which the Agent
-        Server takes, depends on it. Its metadata are `{"pruned": True}`; a run that would start there raises
-        ParentPrunedError. `list` does not show it, nor is it ever the latest.
+        What is left of a pruned checkpoint, since delta channels are replayed from it, is returned only by its id: the
+        values and writes of the replay, the parent's config, and the metadata `{"pruned": True}`. LangGraph's own walk
+        to a delta channel's history needs it. A run that would start there raises ParentPrunedError.
 
         Returns:
-            The checkpoint with its pending writes, or None if there is none.
+            The checkpoint with its pending writes, or None if it is not stored.
 
         Raises:
             InvalidConfigError: `config` names no thread.
@@ -334,22 +272,8 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         """Return the checkpoint that `config` names, or the latest; see `get_tuple`."""
         return await get_tuple(self._adb, self._codec, self._context.known, config)
 
-    def get(self, config: RunnableConfig) -> Checkpoint | None:
-        """Return the checkpoint of `get_tuple`, without what belongs to it."""
-        found = self.get_tuple(config)
-        return found.checkpoint if found else None
-
-    async def aget(self, config: RunnableConfig) -> Checkpoint | None:
-        """Return the checkpoint of `aget_tuple`, without what belongs to it."""
-        found = await self.aget_tuple(config)
-        return found.checkpoint if found else None
-
     def get_ulid(self, config: RunnableConfig) -> str | None:
-        """Return the ULID of the checkpoint that `config` names, or of the latest; None if there is none.
-
-        A ULID tells a checkpoint's place in the order of its thread, and is accepted wherever a
-        checkpoint_id is.
-        """
+        """Return the ULID of the checkpoint that `config` names, or of the latest; see docs/design/ordering.md."""
         return run_sync(get_ulid(self._db, config))
 
     async def aget_ulid(self, config: RunnableConfig) -> str | None:
@@ -371,9 +295,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         No connection is held between pages, so other calls may be made inside the loop.
 
         Args:
-            config: The thread to list; all of its namespaces, or the one it names; None for every thread.
-            filter: Metadata that a checkpoint must contain: nested dicts and lists may hold more, and None
-                matches a None that is there.
+            config: The thread to list: all its namespaces, or the one it names; None for every thread.
+            filter: Metadata that a checkpoint must contain. Nested dicts and lists may hold more. None matches a None
+                that is present.
             before: Only checkpoints older than the one this names, by id or ULID.
             limit: At most this many.
 
@@ -381,7 +305,8 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             InvalidConfigError: An argument cannot be used.
             CheckpointCorruptedError: A stored row cannot be read; the message says which.
         """
-        return self._list(config, filter, before, limit).iterate(self._db)
+        listing = Listing(self._codec, self._context.metrics, config, filter, before, limit)
+        return listing.iterate(self._db)
 
     def alist(
         self,
@@ -392,9 +317,10 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first; see `list`."""
-        return self._list(config, filter, before, limit).aiterate(self._adb)
+        listing = Listing(self._codec, self._context.metrics, config, filter, before, limit)
+        return listing.aiterate(self._adb)
 
-    # --- delta channels ---
+    # --- delta channels and versions ---
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -420,67 +346,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         """Return what delta channels are replayed from; see `get_delta_channel_history`."""
         return await get_delta_channel_history(self._adb, self._codec, config, channels)
 
-    # --- versions ---
-
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.
 
-        The random part keeps branches apart that write the same channel; the zeros keep versions in order as text,
-        beside those of the other savers too, which all have 32 digits. A thread that began with another width keeps
-        it, and versions that are numbers stay numbers, so that old and new compare.
+        A thread from another saver keeps the form of its versions.
         """
         return next_version(current)
-
-    def _list(
-        self,
-        config: RunnableConfig | None,
-        filter_: dict[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> Listing:
-        return list_checkpoints(self._codec, self._context.metrics, config, filter_, before, limit)
-
-
-def _given(pool: Any) -> BlockingConnections:
-    if isinstance(pool, ConnectionPool):
-        return GivenPool(pool)
-    if isinstance(pool, Connection):
-        return GivenConnection(pool)
-    raise InvalidConfigError(
-        f"pool must be a psycopg ConnectionPool or Connection, got {type(pool).__name__}"
-        + ("; pass it as async_pool=" if isinstance(pool, (AsyncConnectionPool, AsyncConnection)) else "")
-    )
-
-
-def _async_given(pool: Any) -> AsyncConnections:
-    if isinstance(pool, AsyncConnectionPool):
-        return AsyncGivenPool(pool)
-    if isinstance(pool, AsyncConnection):
-        return AsyncGivenConnection(pool)
-    raise InvalidConfigError(
-        f"async_pool must be a psycopg AsyncConnectionPool or AsyncConnection, got {type(pool).__name__}"
-        + ("; pass it as pool=" if isinstance(pool, (ConnectionPool, Connection)) else "")
-    )
-
-
-def _options(
-    schema: str,
-    indexed_metadata: Collection[str] | None,
-    retry_timeout: float,
-    segment_cache_bytes: int,
-    segment_key: bytes | None,
-    group_commit: bool,
-) -> SaverOptions:
-    """Check the settings that both constructors share."""
-    if isinstance(indexed_metadata, str):
-        raise TypeError(
-            f"indexed_metadata must be a collection of keys, not one str: pass [{indexed_metadata!r}]"
-        )
-    return SaverOptions(
-        schema=require_schema(schema),
-        indexed_metadata=indexed_metadata,
-        retry_timeout=require_seconds(retry_timeout, "retry_timeout"),
-        segment_cache_bytes=require_cache_bytes(segment_cache_bytes),
-        segment_key=require_segment_key(segment_key),
-        group_commit=group_commit,
-    )

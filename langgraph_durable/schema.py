@@ -1,9 +1,4 @@
-"""The database schema: its migrations, applied, verified and printed.
-
-Migrations are the numbered SQL files in `migrations/`. Each is applied once, in order, and recorded with its
-checksum; a landed one is never edited. All of it happens in one transaction under an advisory lock, so any number
-of processes may set up at once, and a set-up inside a caller's transaction is the caller's to commit.
-"""
+"""The database schema: its default name, and the SQL of its migrations."""
 
 from __future__ import annotations
 
@@ -19,14 +14,16 @@ from langgraph_durable._postgres.migrate import (
 from langgraph_durable._postgres.statement import Statement, render_script
 from langgraph_durable._validation import require_schema
 
+__all__ = ["DEFAULT_SCHEMA", "schema_sql"]
+
 DEFAULT_SCHEMA = "langgraph_durable"
 
 
 def schema_sql(schema: str = DEFAULT_SCHEMA) -> str:
-    """Return the SQL that `setup` would run on an empty database, for roles that may not create.
+    """Return the SQL that `setup` runs on an empty database, to be run by another role.
 
     Raises:
-        InvalidConfigError: `schema` cannot be a schema's name.
+        InvalidConfigError: `schema` is not a valid schema name.
     """
     schema = require_schema(schema)
     parts = [

@@ -1,72 +1,126 @@
-"""The audit trail of a thread: what is stored of it, told in order, for people and their tools.
+"""The timeline of a thread: its audit trail in order, built from what is stored.
 
-It is put together from three tables, each with times of its own, all by the server's clock:
-
-- checkpoints, in the order of their ULIDs: `run_started`, `step`, `state_updated`, `forked`, and `ended`, which only
-  root graphs built by `StateGraph` or `entrypoint` have: of others what is stored does not tell that nothing follows;
-- the writes that hang on a checkpoint: `model_answered`, `tool_answered`, `replayed`, `task_failed`, `interrupted`,
-  `resumed`;
-- the events of the effect log: `tool_begun`, `tool_issued` (where code of its own says when), `tool_ended`,
-  `tool_unknown`, `tool_suspended`, `tool_refused` (a late owner's report).
-
-Checkpoints are saved while their runs go on, so times alone would put a step before what led to it. What a step wrote
-stands after its checkpoint and before the first that was made from it, by time among all else; within one task, in the
-order of writing. With durability "exit" everything has the time when the run ended.
-
-LangGraph saves what one step writes at once, in no order, so a few milliseconds do not tell what came first.
-
-What is not stored is not told, and one message is told once, where it was written first. Of several questions that one
-task asked on one checkpoint LangGraph keeps the last, and so of the answers that the run was given. Plain tools leave
-their answer; when they began only effects tell. What was pruned is gone, but effects are not, also those of a thread
-that was deleted and begun again. A value that cannot be read is told as `unreadable`, with the row it is in, and the
-trail goes on.
+`DurableSaver.timeline` returns it. How entries are ordered, and what the timeline cannot show: docs/design/timeline.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from typing_extensions import TypedDict
+
+__all__ = ["SCHEMA_VERSION", "Phase", "TimelineEntry", "TimelinePayload", "TimelineToolCall"]
+
 Phase: TypeAlias = Literal[
+    # checkpoints
     "run_started",
     "step",
     "state_updated",
     "forked",
-    "ended",
+    "ended",  # only for root graphs built by StateGraph or entrypoint
+    # writes of tasks
     "model_answered",
-    "tool_begun",
-    "tool_issued",
-    "tool_ended",
-    "tool_unknown",
-    "tool_suspended",
-    "tool_refused",
     "tool_answered",
     "replayed",
     "task_failed",
     "interrupted",
     "resumed",
+    # events of the effect log
+    "tool_begun",
+    "tool_issued",  # if code reports it
+    "tool_ended",
+    "tool_unknown",
+    "tool_suspended",
+    "tool_refused",  # the report of an owner that was superseded
+    # a row that cannot be read
     "unreadable",
 ]
+"""What an entry reports."""
 
 SCHEMA_VERSION = 1
-"""Of the entries: rises when a phase or a payload changes its meaning."""
+"""The version of the entries' format: it rises when a phase or a payload changes its meaning."""
+
+
+class TimelineToolCall(TypedDict):
+    """A tool call in a model's answer."""
+
+    id: str | None
+    name: str
+    args: Any
+
+
+# The effect's state before (None for its first event) and after. A class body cannot declare "from", a keyword.
+_Transition = TypedDict("_Transition", {"from": str | None, "to": str}, total=False)
+
+
+class TimelinePayload(_Transition, total=False):
+    """The details of an entry, as plain JSON values; the phase determines which keys are present.
+
+    - `run_started`, `step`, `state_updated`, `forked`, `ended`: step, source
+    - `model_answered`: task, node, message_id, content, tool_calls
+    - `tool_answered`: task, node, message_id, content, tool, tool_call_id, status; `replayed`: effect, too
+    - `interrupted`: task, node, interrupt_id, question
+    - `resumed`: answer, the input of the run; or task, node, answers, what the task took
+    - `task_failed`: task, node, error
+    - `tool_*` of the effect log: tool, effect_id, tool_call_id, attempt, from, to, actor, reason; `tool_begun`: args,
+      too
+    - `unreadable`: unreadable, and the keys that could be read. Entries of other phases have it if a part of them
+      cannot be read.
+    """
+
+    step: Any
+    """LangGraph's number of the step."""
+    source: Any
+    """LangGraph's source of the checkpoint: "input", "loop", "update" or "fork"."""
+    task: str
+    """The id of the task."""
+    node: str | None
+    """The name of the node; None for tasks made by Send."""
+    message_id: str | None
+    content: Any
+    """The content of the message."""
+    tool_calls: Sequence[TimelineToolCall]
+    tool: str | None
+    """The name of the tool."""
+    tool_call_id: str | None
+    status: str
+    """The status of the ToolMessage: "success" or "error"."""
+    effect: Any
+    """The mark of a replayed effect in its message."""
+    interrupt_id: str
+    question: Any
+    """The argument of `interrupt()`."""
+    answer: Any
+    answers: Any
+    error: Any
+    effect_id: str
+    """The ULID of the effect."""
+    attempt: int
+    actor: str | None
+    """The process or person that moved the effect."""
+    reason: str | None
+    args: Any
+    """The arguments of the call."""
+    unreadable: str
+    """What cannot be read, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One thing that happened in a thread."""
+    """One event in a thread."""
 
     thread_id: str
     checkpoint_ns: str | None
-    """The graph it happened in, empty for the root graph; None for an effect outside of any."""
+    """The graph it happened in, empty for the root graph; None for an effect outside of graphs."""
     checkpoint_id: str | None
-    """The checkpoint that it is, or that its task was made from."""
+    """The checkpoint itself, or the one that the task started from."""
     run_id: str | None
-    """If the run was given one in its config's metadata."""
+    """The run, if its config's metadata names one."""
     phase: Phase
     timestamp: int
     """When it was stored: milliseconds since 1970, by the server's clock."""
-    payload: Mapping[str, Any]
-    """What happened, as plain JSON values."""
+    payload: TimelinePayload
+    """The details, as plain JSON values."""
     schema_version: int = SCHEMA_VERSION

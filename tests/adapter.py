@@ -1,4 +1,4 @@
-"""A saver as LangGraph's Agent Server hands it to graphs: behind an adapter that forwards some of its methods."""
+"""A saver as LangGraph's Agent Server passes it to graphs: an adapter that forwards some of its methods."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import (
 
 
 class Adapter(BaseCheckpointSaver[Any]):
-    """Forwards what the Agent Server's adapter does; for the rest it has the base class's methods.
+    """Forwards the methods that the Agent Server's adapter forwards, and inherits the others from the base class.
 
-    So versions are its own, delta channels are found by the base class's walk, and no sync method works.
+    So it makes its own versions, finds delta channels by the base class's walk, and has no working sync methods.
     """
 
     def __init__(self, inner: BaseCheckpointSaver[Any]) -> None:

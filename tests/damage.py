@@ -1,4 +1,4 @@
-"""Threads with a row in every table, and what tests do to one of their rows behind the saver's back."""
+"""Threads with rows in every table, and functions that damage single rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class State(TypedDict):
 
 
 def strict_serde() -> JsonPlusSerializer:
-    """A serializer that makes plain values only: what damaged bytes ask for is not executed."""
+    """A serializer that makes plain values only, so damaged bytes cannot execute code."""
     return JsonPlusSerializer(allowed_msgpack_modules=None)
 
 
@@ -80,7 +80,7 @@ def build(saver: DurableSaver) -> Any:
 
 
 def fill(saver: DurableSaver, conninfo: str) -> None:
-    """Run the graph in every thread until it asks, and leave rows in every table."""
+    """Run the graph in every thread until it asks, so that every table has rows."""
     graph = build(saver)
     for thread_id in (*THREADS, "deleted"):
         for _ in range(2):
@@ -88,7 +88,7 @@ def fill(saver: DurableSaver, conninfo: str) -> None:
     saver.prune(THREADS, keep_last=3)
     saver.delete_thread("deleted", force=True)
     age(conninfo)
-    with psycopg.connect(conninfo) as connection:  # a result that is stored apart, as large ones are
+    with psycopg.connect(conninfo) as connection:  # a separately stored result, like a large one
         connection.execute(
             f"INSERT INTO {SCHEMA}.effect_results SELECT effect_id, result_type, result FROM {SCHEMA}.effects "
             "WHERE result IS NOT NULL"
@@ -101,7 +101,7 @@ def config_of(thread_id: str) -> Any:
 
 
 def damage(conninfo: str, statement: str, params: Sequence[Any] = ()) -> None:
-    """Change rows, one at least."""
+    """Change one row or more."""
     with psycopg.connect(conninfo) as connection:
         assert connection.execute(
             sql.SQL(statement).format(s=sql.Identifier(SCHEMA)), params or None
@@ -109,7 +109,7 @@ def damage(conninfo: str, statement: str, params: Sequence[Any] = ()) -> None:
 
 
 def allow_any_state(conninfo: str) -> None:
-    """Drop the check that keeps states to those that are known, as a damaged or later schema may lack it."""
+    """Drop the check constraint on states: a damaged or later schema may lack it."""
     damage_schema = f"ALTER TABLE {SCHEMA}.effects DROP CONSTRAINT effects_state_check"
     with psycopg.connect(conninfo) as connection:
         connection.execute(damage_schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -81,6 +81,15 @@ class Log:
 
             yield execute, e
 
+    async def run(self, name: str, *, key: str, body: Callable[[], Any], **options: Any) -> Any:
+        if not self.asynchronous:
+            return self.inner.run(name, key=key, body=body, **options)
+
+        async def abody() -> Any:
+            return body()
+
+        return await self.inner.arun(name, key=key, body=abody, **options)
+
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if self.asynchronous:
             return await getattr(self.inner, f"a{name}")(*args, **kwargs)
@@ -91,8 +100,9 @@ class Log:
         return found
 
     async def list(self, **filters: Any) -> Sequence[EffectRecord]:
-        found: Sequence[EffectRecord] = await self._call("list", **filters)
-        return found
+        if self.asynchronous:
+            return [record async for record in self.inner.alist(**filters)]
+        return list(self.inner.list(**filters))
 
     async def pending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
         found: Sequence[EffectRecord] = await self._call("pending", thread_id)
@@ -118,7 +128,7 @@ class Log:
         return [(e.from_state, e.to_state) for e in await self.history((await self.only()).effect_id)]
 
     async def leave_unknown(self, **kwargs: Any) -> str:
-        """Attempt an effect whose end nobody learns; return its vendor key."""
+        """Attempt an effect whose outcome stays unknown; return its idempotency key."""
         try:
             async with self.effect(**kwargs) as e:
                 idempotency_key: str = e.idempotency_key

@@ -1,9 +1,8 @@
-"""TODO."""
+"""Metadata filters of listings."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ def require_filter(filter: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a metadata filter as plain JSON values; None and {} filter nothing.
 
     Raises:
-        InvalidConfigError: It is not a JSON object.
+        InvalidConfigError: The filter is not a JSON object.
     """
     if filter is None:
         return {}
@@ -38,10 +37,10 @@ def _require_json(key: Any, value: Any) -> None:
 
 
 def filter_matches(metadata: Any, wanted: Any) -> bool:
-    """Tell whether metadata contains what a filter asks for, as jsonb `@>` does.
+    """Return whether metadata contains what a filter asks for, as jsonb `@>` does.
 
-    A dict contains every wanted key with a value that contains the wanted one; a list has, for every
-    wanted element, one that contains it; anything else is equal. None matches only a None that is there.
+    A dict contains every wanted key with a value that contains the wanted one. A list has, for every wanted element,
+    one that contains it. Anything else is equal. None matches only a None that is present.
     """
     if isinstance(wanted, Mapping):
         return isinstance(metadata, Mapping) and all(
@@ -54,15 +53,3 @@ def filter_matches(metadata: Any, wanted: Any) -> bool:
     if isinstance(wanted, bool) or isinstance(metadata, bool):
         return wanted is metadata  # True is not 1 in JSON
     return bool(metadata == wanted)
-
-
-def indexable(value: Any) -> bool:
-    """Tell whether jsonb holds a metadata value exactly, so that a filter on it can be decided there."""
-    if value is None or isinstance(value, bool):
-        return True
-    if type(value) is int:
-        return -(2**63) <= value < 2**63  # what serializers hold, and orjson
-    if type(value) is float:
-        return math.isfinite(value)
-    # Longer text would store the metadata twice for a filter nobody asks for.
-    return type(value) is str and len(value) <= 256 and value.isascii() and "\0" not in value

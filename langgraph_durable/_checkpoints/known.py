@@ -1,4 +1,4 @@
-"""Checkpoints that this process knows to be stored, so that the effect log need not ask the database."""
+"""Checkpoints that this process knows to be stored, so that the effect log can skip a query."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _GENERATION = 4096
 
 
 class KnownCheckpoints:
-    """A bounded memory of checkpoints that this process put or read; safe across threads.
+    """A bounded set of checkpoints that this process put or read; safe across threads.
 
-    A race between two lines forgets a key at worst, and then the database is asked.
+    A race may drop a key. Then the database is asked.
     """
 
     def __init__(self) -> None:
         self._older: dict[tuple[str, str, str], None] = {}
         self._newer: dict[tuple[str, str, str], None] = {}
         self.in_flight: dict[tuple[str, str], asyncio.AbstractEventLoop] = {}
-        """(thread, namespace) -> the event loop that is putting one of its checkpoints now."""
+        """(thread, namespace) -> the event loop that is putting one of its checkpoints."""
 
     def add(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:
         """Remember a stored checkpoint."""

@@ -1,12 +1,6 @@
-"""Messages that come again in a listing are copied instead of made again.
+"""Copy messages that repeat in a listing, instead of constructing each again from its bytes.
 
-The checkpoints of a conversation repeat its messages, and to make one from its bytes, through LangChain's constructor,
-takes several times as long as to copy it. A copy is what making it again would give:
-
-- Its bytes are the same, and hold nothing but plain data and the name of one of LangChain's own classes, whose
-  constructors depend on nothing else and do nothing else. Any other object is made anew each time.
-- What is copied is a message that was made for this, and that nobody else ever sees.
-- Only what cannot change is shared with it. What can is copied, down to the last, and stands in one place only.
+When a copy is exactly what the serializer would make: docs/design/segments.md.
 """
 
 from __future__ import annotations
@@ -37,28 +31,32 @@ _MESSAGES = {
     SystemMessage,
     ToolMessage,
 }
-_UNCHANGING = {str, int, float, bool, bytes, type(None)}
+_IMMUTABLE = {str, int, float, bool, bytes, type(None)}
 _STATE = {"__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"}
 
-_ROOM = 32 << 20
-"""Bytes, about, of what a listing remembers; the oldest messages come first, and most often again."""
-_COST = 3000  # bytes, about, that a message takes beside its text and its serialized bytes
+_CACHE_BYTES = 32 << 20
+"""About how many bytes a listing remembers. The oldest messages are in every checkpoint, and come first."""
+_MESSAGE_COST = 3000  # approximate bytes of a message besides its text and its serialized bytes
 
 Extension = Callable[[int, bytes], Any]
 Maker = Callable[[], Any]
 
 
 def copying_messages(serde: SerializerProtocol) -> SerializerProtocol:
-    """Return a serializer that loads what `serde` does, for one listing.
+    """Return a serializer for one listing that loads what `serde` loads, and copies repeated messages.
 
-    It is another one only for LangGraph's own classes: one made from them may do more than they. What this returned
-    may be given to it again.
+    A message is copied only if its bytes are the same, hold only plain data, and name one of LangChain's own classes,
+    whose constructors depend on nothing else and have no other effects. The copied message is one that the caller
+    never sees, and copies share only what is immutable with it.
+
+    Subclasses of LangGraph's serializers are returned unchanged, since they may do more. So is what this function
+    returned.
     """
     if type(serde) is EncryptedSerializer:
         return EncryptedSerializer(serde.cipher, copying_messages(serde.serde))
     if type(serde) is not JsonPlusSerializer:
         return serde
-    # A hook of the caller's may do anything. Should LangGraph rename these attributes, nothing is copied any more.
+    # A caller's hook may do anything. If LangGraph renames these attributes, nothing is copied.
     make = getattr(serde, "_unpack_ext_hook", None)
     is_custom = getattr(serde, "_custom_unpack_ext_hook", True)
     return serde if make is None or is_custom else _CopyingSerializer(serde, _loader(make))
@@ -77,9 +75,9 @@ class _CopyingSerializer(SerializerProtocol):
 
 
 def _loader(make: Extension) -> Extension:
-    """Return what loads MessagePack's extensions, which all objects are: as `make` does, or by a copy."""
+    """Return a hook that loads MessagePack extensions, which all objects are: by `make`, or by a copy."""
     makers: dict[bytes, Maker] = {}
-    room = _ROOM
+    room = _CACHE_BYTES
 
     def load(code: int, data: bytes) -> Any:
         nonlocal room
@@ -89,7 +87,7 @@ def _loader(make: Extension) -> Extension:
             return maker()
         if room <= 0:
             return make(code, data)
-        room -= 2 * len(data) + _COST
+        room -= 2 * len(data) + _MESSAGE_COST
         made = make(code, data)
         copier = _copier_of(data, made)
         makers[data] = copier or partial(make, code, data)
@@ -101,34 +99,34 @@ def _loader(make: Extension) -> Extension:
 # --- copiers ---
 
 
-class _NotCopied(Exception):
-    """A value must be made anew each time."""
+class _NotCopyable(Exception):
+    """A value must be constructed each time."""
 
 
 def _refuse(code: int, data: bytes) -> Any:
-    raise _NotCopied
+    raise _NotCopyable
 
 
 _PLAIN = JsonPlusSerializer(__unpack_ext_hook__=_refuse)
 
 
 def _copier_of(data: bytes, made: Any) -> Maker | None:
-    """Return what copies the message that was made of serialized bytes; None if it is none, or cannot be copied."""
+    """Return a function that copies `made`; None if it is not a message, or cannot be copied."""
     if type(made) not in _MESSAGES:
         return None
     try:
         _PLAIN.loads_typed(("msgpack", data))
         return _message_copier(made, set())
-    except Exception:  # there is something in it that is made anew each time
+    except Exception:  # something in it must be constructed each time
         return None
 
 
 def _message_copier(message: Any, seen: set[int]) -> Maker:
     state = message.__getstate__()
     if state.keys() != _STATE or state["__pydantic_private__"] is not None:
-        raise _NotCopied
+        raise _NotCopyable
     kind, new, set_ = type(message), object.__new__, object.__setattr__
-    fields, parts = state["__dict__"], _changing_parts(state["__dict__"].items(), seen)
+    fields, parts = state["__dict__"], _mutable_parts(state["__dict__"].items(), seen)
     extra, copy_fields_set = state["__pydantic_extra__"], state["__pydantic_fields_set__"].copy
     copy_extra = _copier(extra, seen) if extra is not None else None
 
@@ -146,25 +144,25 @@ def _message_copier(message: Any, seen: set[int]) -> Maker:
     return copy
 
 
-def _changing_parts(places: Iterable[tuple[Any, Any]], seen: set[int]) -> list[tuple[Any, Maker]]:
-    """Return what must not be shared of a container: where it is, and what copies it."""
-    return [(place, _copier(v, seen)) for place, v in places if type(v) not in _UNCHANGING or v != v]
+def _mutable_parts(places: Iterable[tuple[Any, Any]], seen: set[int]) -> list[tuple[Any, Maker]]:
+    """Return the places in a container whose values must not be shared, with functions that copy them."""
+    return [(place, _copier(v, seen)) for place, v in places if type(v) not in _IMMUTABLE or v != v]
 
 
 def _copier(value: Any, seen: set[int]) -> Maker:
-    """Return what copies a list or dict.
+    """Return a function that copies a list or dict.
 
-    Nothing copies a NaN: one that two lists share would make them equal.
+    A NaN is not copyable: if two lists shared it, they would be equal.
     """
     if id(value) in seen:
-        raise _NotCopied
+        raise _NotCopyable
     seen.add(id(value))
     if type(value) is list:
-        parts = _changing_parts(enumerate(value), seen)
-    elif type(value) is dict and all(type(key) in _UNCHANGING for key in value):
-        parts = _changing_parts(value.items(), seen)
+        parts = _mutable_parts(enumerate(value), seen)
+    elif type(value) is dict and all(type(key) in _IMMUTABLE for key in value):
+        parts = _mutable_parts(value.items(), seen)
     else:
-        raise _NotCopied
+        raise _NotCopyable
     if not parts:
         copy_flat: Maker = value.copy
         return copy_flat

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Configs as callers give them, turned into the keys of checkpoints."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_durable._validation import THREAD_EXAMPLE, require_text, require_thread_id
+from langgraph_durable._validation import require_text, require_thread_id
 from langgraph_durable.errors import InvalidConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """What a config points at: a thread, perhaps a namespace, perhaps one checkpoint."""
+    """What a config names: a thread, perhaps a namespace, perhaps one checkpoint."""
 
     thread_id: str
     checkpoint_ns: str | None
@@ -21,12 +21,12 @@ class CheckpointRef:
 
     @property
     def namespace(self) -> str:
-        """The namespace, the root graph's where the config names none."""
+        """The namespace; the root graph's if the config names none."""
         return self.checkpoint_ns or ""
 
 
 def checkpoint_ref(config: RunnableConfig) -> CheckpointRef:
-    """Return what a config points at.
+    """Return what a config names.
 
     Raises:
         InvalidConfigError: The config has no usable thread_id, or an id that is not text.
@@ -36,7 +36,7 @@ def checkpoint_ref(config: RunnableConfig) -> CheckpointRef:
         thread_id = configurable["thread_id"]
     except (KeyError, TypeError, AttributeError):
         raise InvalidConfigError(
-            f"the config has no thread_id: pass {THREAD_EXAMPLE}, got {config!r:.200}"
+            f'the config has no thread_id: {config!r:.200}. Pass {{"configurable": {{"thread_id": "..."}}}}.'
         ) from None
     return CheckpointRef(
         require_thread_id(thread_id),
@@ -46,7 +46,7 @@ def checkpoint_ref(config: RunnableConfig) -> CheckpointRef:
 
 
 def stored_checkpoint_ref(config: RunnableConfig) -> tuple[CheckpointRef, str]:
-    """Return what a config points at, which must include one checkpoint's id.
+    """Return what a config names, which must include the id of a checkpoint.
 
     Raises:
         InvalidConfigError: The config has no thread_id, or no checkpoint_id.
@@ -54,16 +54,17 @@ def stored_checkpoint_ref(config: RunnableConfig) -> tuple[CheckpointRef, str]:
     ref = checkpoint_ref(config)
     if ref.checkpoint_id is None:
         raise InvalidConfigError(
-            "the config has no checkpoint_id, so there is no checkpoint to hang this on: "
-            "pass the config that put, or a tuple of get_tuple or list, gave"
+            f"the config has no checkpoint_id, so it names no checkpoint: thread {ref.thread_id!r}. Pass the config "
+            "that put returned, or that of a tuple from get_tuple or list."
         )
     return ref, ref.checkpoint_id
 
 
 def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> CheckpointRef:
-    """Return the checkpoint that `before` names; its thread may be the listed config's, its namespace any.
+    """Return the checkpoint that `before` names.
 
-    The runtime lists a subgraph's namespace before a checkpoint of the root's, naming neither.
+    Its thread may be left to the listed config, and its namespace may be any: the runtime lists a subgraph's
+    namespace before a checkpoint of the root's, and names neither.
 
     Raises:
         InvalidConfigError: `before` names no checkpoint.
@@ -74,12 +75,23 @@ def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> Checkpo
         configurable = {}
     if not configurable.get("checkpoint_id"):
         raise InvalidConfigError(
-            'before names no checkpoint: pass {"configurable": {"checkpoint_id": "..."}}, '
-            f"got {before!r:.200}"
+            f"before names no checkpoint: {before!r:.200}. "
+            'Pass {"configurable": {"checkpoint_id": "..."}}.'
         )
     listed = config.get("configurable", {}) if config is not None else {}
     inherited = {"thread_id": listed["thread_id"]} if "thread_id" in listed else {}
     return checkpoint_ref({"configurable": inherited | configurable})
+
+
+def config_of(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> RunnableConfig:
+    """Return the config that names a checkpoint."""
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
 
 
 def _optional_text(value: Any, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Rows as they travel between the codec and the statements."""
+"""Rows between the codec and the statements: ready to be stored, or as read."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from langgraph_durable._postgres.batch import Column
 from langgraph_durable._segments.values import EncodedValue, SegmentedValue
 
 Encoded = tuple[str, bytes]
-"""What a serializer makes of a value: its type tag and its bytes."""
+"""A serialized value: its type tag and its bytes."""
 
 StoredValue = Encoded | SegmentedValue
 """A channel's value as read: whole, or in segments."""
 
 
+# --- ready to be stored ---
+
+
 class UnsentValues(Protocol):
-    """A checkpoint's values, to be encoded if they turn out not to be stored after all."""
+    """A checkpoint's values that are encoded only if the database turns out to lack them."""
 
     def encode(self, channel: str) -> EncodedValue:
         """Encode the value of a channel."""
         ...
 
-    def encode_kept(self, parent: Encoded, channel: str, version: str) -> EncodedValue | None:
-        """Encode the value of a channel that is inside the parent, if it has the version that is kept."""
+    def encode_inherited(self, parent: Encoded, channel: str, version: str) -> EncodedValue | None:
+        """Encode the value of a channel that is inside the parent, if it is of this version."""
         ...
 
 
@@ -35,45 +39,38 @@ class CheckpointRow:
     thread_id: str
     checkpoint_ns: str
     checkpoint_id: str
-    format: int
-    derived_ulid: uuid.UUID | None
     parent_checkpoint_id: str | None
-    root_checkpoint_id: str | None
-    run_id: str | None
-    checkpoint: Encoded
-    metadata: Encoded
-    metadata_index: Mapping[str, object]
+    columns: Mapping[str, Column]
+    """The columns of PUT_CHECKPOINTS that are the same however often the put is repeated."""
+    checkpoint: bytes
+    metadata: bytes
     versions: dict[str, str | None]
     """Channel -> version in channel_values, of every channel with a value; None if it is inside the checkpoint."""
-    kept: dict[str, str]
-    """Channel -> version, of those with neither a value nor a new version: what the parent has of them stays theirs.
+    unmentioned: dict[str, str]
+    """Channel -> version, of channels with neither a value nor a new version: they are inherited from the parent.
 
-    Nearly all are empty, there as here. The rest are delta channels whose snapshot is the parent's still, and channels
-    that the graph does not have: another graph's on the same thread, or one's that came before it or comes back after
-    it.
+    Nearly all are empty, in the parent too. The rest are delta channels whose snapshot is still the parent's, and
+    channels that this graph does not have: another graph's on the same thread, or an earlier or later version's.
     """
     delta_channels: Sequence[str]
-    """Channels whose values are replayed from what ancestors' tasks wrote, unless the parent's value is kept."""
+    """Channels that are replayed from what ancestors' tasks wrote, unless the parent's value is inherited."""
     values: dict[str, EncodedValue]
-    """Channel -> value, of those that this put sends; the others are stored already."""
+    """Channel -> value, of those that this put sends; the others should be stored already."""
     unsent: UnsentValues
-    """What it does not send as yet."""
 
     def send_too(self, channels: Sequence[str]) -> None:
-        """Add the values of channels that the database was found to lack."""
+        """Add the values of channels that the database lacks."""
         for channel in channels:
             self.values[channel] = self.unsent.encode(channel)
 
-    def send_kept(self, parent: Encoded | None, channels: Sequence[str]) -> None:
-        """Add the values of kept channels that are inside the parent, where the database cannot read them."""
+    def send_inherited(self, parent: Encoded | None, channels: Sequence[str]) -> None:
+        """Add the values of inherited channels that are inside the parent, where the database cannot read them."""
         for channel in channels:
-            version = self.kept.pop(channel)
-            if (
-                parent is not None
-                and (encoded := self.unsent.encode_kept(parent, channel, version)) is not None
-            ):
-                self.versions[channel], self.values[channel] = version, encoded
-                self.delta_channels = [c for c in self.delta_channels if c != channel]
+            version = self.unmentioned.pop(channel)
+            if parent is None or (value := self.unsent.encode_inherited(parent, channel, version)) is None:
+                continue
+            self.versions[channel], self.values[channel] = version, value
+            self.delta_channels = [c for c in self.delta_channels if c != channel]
 
 
 @dataclass(slots=True)
@@ -85,7 +82,7 @@ class Fold:
     versions: Mapping[str, str]
     values: Mapping[str, EncodedValue]
     prove: Callable[[StoredCheckpoint], None]
-    """Raises unless the checkpoint, as stored then, has the state that it had before."""
+    """Raises unless the checkpoint, as stored with the fold, has the state that it had before."""
 
 
 class WriteRow(NamedTuple):
@@ -95,6 +92,9 @@ class WriteRow(NamedTuple):
     channel: str
     type: str
     value: bytes
+
+
+# --- as read ---
 
 
 class StoredWrite(NamedTuple):
@@ -109,9 +109,9 @@ class StoredWrite(NamedTuple):
 
 @dataclass(slots=True)
 class StoredCheckpoint:
-    """A checkpoint as stored, with the values it names and the writes that hang on it.
+    """A checkpoint as stored, with the values it names and its pending writes.
 
-    Or an ancestor: what delta channels are replayed from of a checkpoint that was pruned.
+    Or an ancestor: what is left of a pruned checkpoint, since delta channels are replayed from it.
     """
 
     thread_id: str
@@ -120,21 +120,21 @@ class StoredCheckpoint:
     ulid: uuid.UUID
     parent_checkpoint_id: str | None
     checkpoint: Encoded | None
-    """None of an ancestor without a value inside."""
+    """None for an ancestor without a value inside."""
     metadata: Encoded | None
-    """None of an ancestor."""
+    """None for an ancestor."""
     versions: dict[str, str | None]
     values: dict[str, StoredValue] = field(default_factory=dict)
     writes: list[StoredWrite] = field(default_factory=list)
     parent_sends: list[StoredWrite] = field(default_factory=list)
     """Pending sends that a checkpoint of format v<4 keeps in its parent's writes."""
     fault: str = ""
-    """Why its row cannot be read, if it cannot."""
+    """Why the row cannot be read, if so."""
 
 
 @dataclass(slots=True)
 class StoredSeed:
-    """The value that a channel's replay starts from: one of its own, or one inside its checkpoint."""
+    """The value that a channel's replay starts from: in a row by itself, or inside its checkpoint."""
 
     checkpoint_id: str
     value: StoredValue | None = None
@@ -150,7 +150,7 @@ A plain row, since there may be thousands.
 
 @dataclass(slots=True)
 class StoredHistory:
-    """What one channel is replayed from: the writes of its ancestors, oldest first, onto the seed, if any."""
+    """The writes that one channel is replayed from, oldest first, and the seed they start from, if any."""
 
     writes: list[HistoryWrite] = field(default_factory=list)
     seed: StoredSeed | None = None

@@ -1,14 +1,6 @@
-"""Where a checkpoint stands in the order of its thread: ULIDs, and how ids become them.
+"""The place of a checkpoint in the order of its thread: ULIDs, and how ids become them.
 
-A ULID is 128 bits: 48 of milliseconds, then 80 of whatever tells ids within one millisecond apart. The
-runtime's UUIDv6 holds 60 bits of 100 ns ticks since 1582, 14 of clock sequence and 48 of node. All of them
-fit, in the order in which UUIDv6 compares, with four bits to spare:
-
-    | milliseconds 48 | ticks within it 14 | clock sequence 14 | node 48 | 0000 |
-
-The spare bits are the lowest, so the successor of a derived ULID (plus one, in SQL) is no id's own place.
-UUIDv7 and ULID are milliseconds and 80 more bits already, and keep them. Any other id tells no time; the
-server's clock places it.
+The rules of the order: docs/design/ordering.md.
 """
 
 from __future__ import annotations
@@ -23,9 +15,14 @@ _ULID_LENGTH = 26
 
 
 def derive_ulid(checkpoint_id: str) -> uuid.UUID | None:
-    """Return the ULID (as the UUID Postgres stores) that an id holds, or None if it tells no time.
+    """Return the ULID (as the UUID Postgres stores) that an id holds, or None if it holds no time.
 
-    Without loss and in order: distinct UUIDv6 give distinct ULIDs, which compare as the ids do.
+    Without loss and in order: distinct UUIDv6 give distinct ULIDs, which compare as the ids do. UUIDv7 and ULID have
+    the form of a ULID. A UUIDv6 has 60 bits of 100 ns ticks since 1582, 14 of clock sequence, 48 of node:
+
+        | milliseconds 48 | ticks within them 14 | clock sequence 14 | node 48 | 0000 |
+
+    The spare bits are the lowest, so the successor of a derived ULID (plus one, in SQL) is no other id's place.
     """
     if len(checkpoint_id) == _ULID_LENGTH:
         return parse_ulid(checkpoint_id)
@@ -34,7 +31,7 @@ def derive_ulid(checkpoint_id: str) -> uuid.UUID | None:
     except ValueError:
         return None
     version = value >> 76 & 0xF
-    if value >> 62 & 0b11 != 0b10:  # not the variant whose version bits mean anything
+    if value >> 62 & 0b11 != 0b10:  # another variant, whose version bits mean nothing
         return None
     if version == 7:
         return uuid.UUID(int=value)

@@ -1,1 +1,1 @@
-"""What people read: the inbox of pending interrupts and the timeline of a thread."""
+"""Reading for people: the inbox of pending interrupts, and the timeline of a thread."""

@@ -1,4 +1,4 @@
-"""What is stored of a thread, turned into entries of its timeline: pure, without waiting."""
+"""Entries of a timeline, from the rows of a thread; pure functions, without waiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import writes_sort_key
@@ -17,24 +17,24 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable._inspect import statements as sql
-from langgraph_durable._inspect.inbox import read_interrupts
-from langgraph_durable._inspect.plain_json import plain
+from langgraph_durable._effect_states import State, event_fault
+from langgraph_durable._inspect.inbox import decode_interrupts
+from langgraph_durable._plain_json import plain
 from langgraph_durable._postgres.session import Row
 from langgraph_durable._postgres.times import time_fault, time_of
-from langgraph_durable.effects.records import event_fault
 from langgraph_durable.errors import CheckpointCorruptedError
-from langgraph_durable.timeline import Phase, TimelineEntry
+from langgraph_durable.timeline import Phase, TimelineEntry, TimelinePayload
 
-_KNOWN = 10_000
-"""How many messages and questions are remembered, so as to be told once."""
+_REMEMBERED = 10_000
+"""The number of messages and questions remembered to detect duplicates."""
 _PULLED = "~__pregel_pull, "
-_BY_HAND = "~__interrupt__, "
+_BY_UPDATE = "~__interrupt__, "
 _TRIGGERS = ("__start__", "__pregel_tasks", "branch:to:", "join:")
-_BY_SOURCE: Mapping[str, Phase] = MappingProxyType(
+_CHECKPOINT_ROW = 0
+_PHASE_BY_SOURCE: Mapping[str, Phase] = MappingProxyType(
     {"input": "run_started", "loop": "step", "update": "state_updated", "fork": "forked"}
 )
-_BY_STATE: Mapping[str, Phase] = MappingProxyType(
+_PHASE_BY_STATE: Mapping[State, Phase] = MappingProxyType(
     {
         "claimed": "tool_begun",
         "issued": "tool_begun",
@@ -46,12 +46,15 @@ _BY_STATE: Mapping[str, Phase] = MappingProxyType(
     }
 )
 _INPUT = "00000000-0000-0000-0000-000000000000"
-"""In place of a task's id: what came from whoever called the graph."""
+"""The task id of the input of a graph."""
+
+
+# --- rows ---
 
 
 @dataclass(slots=True)
 class Step:
-    """A checkpoint with what its tasks wrote."""
+    """A checkpoint with the writes of its tasks."""
 
     checkpoint_ns: str
     checkpoint_id: str
@@ -63,14 +66,17 @@ class Step:
     metadata: tuple[str, bytes]
     writes: list[Write] = field(default_factory=list)
     fault: str | None = None
-    """Why it is not known when it was stored; `at` is then what its ULID tells."""
+    """Why its time cannot be read; `at` is then the time in its ULID."""
 
     @property
     def key(self) -> tuple[str, str]:
+        """The namespace and id."""
         return self.checkpoint_ns, self.checkpoint_id
 
 
 class Write(NamedTuple):
+    """A write of a task."""
+
     task_path: str
     task_id: str
     idx: int
@@ -78,31 +84,19 @@ class Write(NamedTuple):
     at: datetime
     value: tuple[str, bytes]
     fault: str | None
-    """Why it is not known when it was stored; `at` is then its checkpoint's time."""
+    """Why its time cannot be read; `at` is then its checkpoint's time."""
 
     @property
     def node(self) -> str | None:
-        """The node that wrote it, where the path tells: what was sent has only numbers."""
+        """The node of the task; None for tasks made by Send, whose path has only numbers."""
         return self.task_path.removeprefix(_PULLED) if self.task_path.startswith(_PULLED) else None
 
 
-class Told(NamedTuple):
-    """An entry, and what makes it the same as another that says it again."""
-
-    entry: TimelineEntry
-    identity: str | None = None
-    content: str | None = None
-
-
-_Found: TypeAlias = tuple[Phase, dict[str, Any], "str | None", "str | None"]
-"""What a write tells: phase, payload, identity, content."""
-
-
 def assemble_steps(rows: Sequence[Row]) -> list[Step]:
-    """Put the rows of a page together, in the order of the thread."""
+    """Assemble the rows of LIST_STEPS, in the order of the thread."""
     steps: dict[tuple[str, str], Step] = {}
     for kind, ns, id_, first, second, third, ulid, at, type_, value, type2, value2, idx in rows:
-        if kind == sql.STEP:
+        if kind == _CHECKPOINT_ROW:
             fault = time_fault(created_at=at)
             steps[ns, id_] = Step(
                 ns,
@@ -125,115 +119,145 @@ def assemble_steps(rows: Sequence[Row]) -> list[Step]:
     return sorted(steps.values(), key=lambda step: (step.ulid.int, step.checkpoint_ns))
 
 
-class TimelineReader:
-    """Turns what is stored into entries."""
+# --- entries ---
+
+
+class Candidate(NamedTuple):
+    """An entry, with what identifies its duplicates."""
+
+    entry: TimelineEntry
+    identity: str | None = None
+    """The id of the message or question."""
+    content: str | None = None
+    """The content of the message, for messages that had no id yet."""
+
+
+class _Found(NamedTuple):
+    """What an entry will say, before it has a place and a time."""
+
+    phase: Phase
+    payload: TimelinePayload
+    identity: str | None = None
+    content: str | None = None
+
+
+class EntryReader:
+    """Turns the rows of one thread into entries."""
 
     def __init__(self, serde: SerializerProtocol, thread_id: str) -> None:
         self._serde = serde
         self._thread_id = thread_id
-        # Messages and questions go up from subgraphs to the graphs around, and nodes may return what was there.
-        self._known: OrderedDict[str, None] = OrderedDict()
-        self._nameless: Counter[str] = Counter()
+        # Subgraphs pass messages and questions up to the graphs around them, and nodes may return old messages.
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._without_id: Counter[str] = Counter()
 
-    def tell_once(self, told: Told) -> list[TimelineEntry]:
-        """Return an entry, unless the same was told before, from a graph inside or by a node earlier."""
-        if told.identity is None:
-            if told.content is not None:
-                self._nameless[told.content] += 1
-            return [told.entry]
-        is_known = told.identity in self._known
-        self._know(told.identity)
-        if not is_known and told.content is not None and self._nameless[told.content]:
-            # A message gets its id when it is added to the state: it was told in this step, without one.
-            self._nameless[told.content] -= 1
+    def deduplicate(self, candidate: Candidate) -> list[TimelineEntry]:
+        """Return the entry, or nothing if an inner graph or an earlier node wrote the same."""
+        identity, content = candidate.identity, candidate.content
+        if identity is None:
+            if content is not None:
+                self._without_id[content] += 1
+            return [candidate.entry]
+        is_known = identity in self._seen
+        self._remember(identity)
+        if not is_known and content is not None and self._without_id[content]:
+            # A message gets its id when it is added to the state: this step had it without one.
+            self._without_id[content] -= 1
             is_known = True
-        return [] if is_known else [told.entry]
+        return [] if is_known else [candidate.entry]
 
-    def _know(self, identity: str) -> None:
-        self._known[identity] = None
-        self._known.move_to_end(identity)
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+    def _remember(self, identity: str) -> None:
+        self._seen[identity] = None
+        self._seen.move_to_end(identity)
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
 
     # --- checkpoints ---
 
-    def step(self, step: Step) -> list[TimelineEntry]:
-        """Tell of a checkpoint, and whether the run ended with it."""
+    def read_step(self, step: Step) -> list[TimelineEntry]:
+        """Return the entries of a checkpoint itself: its phase, and the end of the run."""
         if not step.checkpoint_ns:
-            self._nameless.clear()
+            self._without_id.clear()
         where = f"checkpoint {step.checkpoint_id!r} of thread {self._thread_id!r}, namespace {step.checkpoint_ns!r}"
-        told = self._contents(step, where)
+        entries = self._read_contents(step, where)
         if step.fault is not None:
             fault = f"cannot read {where}: {step.fault}"
-            told.append(self._entry(step, "unreadable", step.at, {"unreadable": fault}))
-        return told
+            entries.append(self._entry(step, "unreadable", step.at, {"unreadable": fault}))
+        return entries
 
-    def _contents(self, step: Step, where: str) -> list[TimelineEntry]:
+    def _read_contents(self, step: Step, where: str) -> list[TimelineEntry]:
         try:
             metadata = decode(self._serde, step.metadata, f"the metadata of {where}")
         except CheckpointCorruptedError as exc:
             return [self._entry(step, "unreadable", step.at, {"unreadable": str(exc)})]
         source, number = (metadata.get(k) if isinstance(metadata, dict) else None for k in ("source", "step"))
-        payload = {"step": plain(number), "source": plain(source)}
-        phase: Phase = _BY_SOURCE.get(source, "step") if isinstance(source, str) else "step"
+        payload: TimelinePayload = {"step": plain(number), "source": plain(source)}
+        phase: Phase = _PHASE_BY_SOURCE.get(source, "step") if isinstance(source, str) else "step"
         if phase == "run_started" and step.checkpoint_ns:
-            phase = "step"  # of the run that called the subgraph
-        told = [self._entry(step, phase, step.at, payload)]
+            phase = "step"  # the run of the calling graph
+        entries = [self._entry(step, phase, step.at, payload)]
         if source == "loop" and not step.checkpoint_ns:
             try:
                 checkpoint = decode(self._serde, step.checkpoint, where)
             except CheckpointCorruptedError as exc:
-                return [*told, self._entry(step, "unreadable", step.at, {"unreadable": str(exc)})]
+                return [*entries, self._entry(step, "unreadable", step.at, {"unreadable": str(exc)})]
             if _is_end(checkpoint):
-                told.append(self._entry(step, "ended", step.at, payload))
-        return told
+                entries.append(self._entry(step, "ended", step.at, payload))
+        return entries
 
     # --- writes ---
 
-    def write(self, step: Step, write: Write) -> list[Told]:
-        """Tell of a write what people ask for: answers, questions, failures; not of plain state."""
+    def read_write(self, step: Step, write: Write) -> list[Candidate]:
+        """Return the messages, questions, answers and errors of a write; other state has no entry."""
         what = (
             f"a write of task {write.task_id!r} to {write.channel!r}, thread {self._thread_id!r}, namespace "
             f"{step.checkpoint_ns!r}, checkpoint {step.checkpoint_id!r}"
         )
-        by = {"task": write.task_id, "node": write.node}
+        by: TimelinePayload = {"task": write.task_id, "node": write.node}
         found: list[_Found] = []
         try:
             value = decode(self._serde, write.value, what)
-            found += self._found_in(write, value, by, what)
+            found += self._read_value(write, value, by, what)
         except CheckpointCorruptedError as exc:
-            found = [_unreadable(by, str(exc))]
+            found = [_Found("unreadable", {**by, "unreadable": str(exc)})]
         if write.fault is not None:
-            found.append(_unreadable(by, f"cannot read {what}: {write.fault}"))
+            found.append(_Found("unreadable", {**by, "unreadable": f"cannot read {what}: {write.fault}"}))
         return [
-            Told(self._entry(step, phase, write.at, payload), identity, content)
-            for phase, payload, identity, content in found
+            Candidate(self._entry(step, one.phase, write.at, one.payload), one.identity, one.content)
+            for one in found
         ]
 
-    def _found_in(self, write: Write, value: Any, by: dict[str, Any], what: str) -> Iterator[_Found]:
+    def _read_value(self, write: Write, value: Any, by: TimelinePayload, what: str) -> Iterator[_Found]:
         if write.channel == "__interrupt__":
-            for asked in read_interrupts(value, what):
-                question = {**by, "interrupt_id": asked.id, "question": plain(asked.value)}
-                yield "interrupted", question, asked.id, None
+            for asked in decode_interrupts(value, what):
+                question: TimelinePayload = {
+                    **by,
+                    "interrupt_id": asked.id,
+                    "question": plain(asked.value),
+                }
+                yield _Found("interrupted", question, asked.id)
         elif write.channel == "__resume__":
-            given = {"answer": plain(value)} if write.task_id == _INPUT else {**by, "answers": plain(value)}
-            yield "resumed", given, None, None
+            is_input = write.task_id == _INPUT
+            answer: TimelinePayload = (
+                {"answer": plain(value)} if is_input else {**by, "answers": plain(value)}
+            )
+            yield _Found("resumed", answer)
         elif write.channel == "__error__":
             error = value if isinstance(value, str) else repr(value)
-            yield "task_failed", {**by, "error": plain(error)}, None, None
+            yield _Found("task_failed", {**by, "error": plain(error)})
         elif not write.channel.startswith(("__pregel_", "branch:to:")):
-            # An input, or an update by hand, which LangGraph gives a task of its own.
-            given_in = write.node == "__start__" or write.task_path.startswith(_BY_HAND)
+            # Inputs and updates by hand are not answers. LangGraph gives an update its own task.
+            is_input = write.node == "__start__" or write.task_path.startswith(_BY_UPDATE)
             for message in _messages(value):
-                if not given_in:
-                    yield from _told_of(message, by)
+                if not is_input:
+                    yield from _read_message(message, by)
                 elif message.id is not None:
-                    self._know(message.id)
+                    self._remember(message.id)
 
     # --- effects ---
 
-    def event(self, row: Row) -> TimelineEntry:
-        """Tell of a step in the life of an effect."""
+    def read_event(self, row: Row) -> TimelineEntry:
+        """Return the entry of an event in the effect log."""
         at, number, before, after, attempt, actor, reason, id_, tool, call_id, ns, checkpoint_id, run_id = (
             row[:13]
         )
@@ -247,8 +271,8 @@ class TimelineReader:
         elif (before, after) == ("claimed", "issued"):
             phase = "tool_issued"
         else:
-            phase = _BY_STATE[after]
-        payload = {
+            phase = _PHASE_BY_STATE[after]
+        payload: TimelinePayload = {
             "tool": tool,
             "effect_id": effect_id,
             "tool_call_id": call_id,
@@ -269,7 +293,7 @@ class TimelineReader:
         graph = ns.rpartition("|")[0] if ns is not None else None
         return TimelineEntry(self._thread_id, graph, checkpoint_id, run_id, phase, _milliseconds(at), payload)
 
-    def _entry(self, step: Step, phase: Phase, at: datetime, payload: dict[str, Any]) -> TimelineEntry:
+    def _entry(self, step: Step, phase: Phase, at: datetime, payload: TimelinePayload) -> TimelineEntry:
         return TimelineEntry(
             self._thread_id,
             step.checkpoint_ns,
@@ -281,10 +305,6 @@ class TimelineReader:
         )
 
 
-def _unreadable(by: dict[str, Any], why: str) -> _Found:
-    return "unreadable", {**by, "unreadable": why}, None, None
-
-
 def _messages(value: Any) -> Iterator[BaseMessage]:
     values = value.values() if isinstance(value, dict) else [value]
     for item in values:
@@ -293,31 +313,28 @@ def _messages(value: Any) -> Iterator[BaseMessage]:
                 yield inner
 
 
-def _told_of(message: BaseMessage, by: dict[str, Any]) -> Iterator[_Found]:
-    said = {**by, "message_id": message.id, "content": plain(message.content)}
+def _read_message(message: BaseMessage, by: TimelinePayload) -> Iterator[_Found]:
+    said: TimelinePayload = {**by, "message_id": message.id, "content": plain(message.content)}
     content = json.dumps([message.type, said["content"], plain(getattr(message, "tool_calls", None))])
     if isinstance(message, AIMessage):
-        calls = [{"id": c["id"], "name": c["name"], "args": plain(c["args"])} for c in message.tool_calls]
-        yield "model_answered", {**said, "tool_calls": calls}, message.id, content
+        said["tool_calls"] = [
+            {"id": c["id"], "name": c["name"], "args": plain(c["args"])} for c in message.tool_calls
+        ]
+        yield _Found("model_answered", said, message.id, content)
     elif isinstance(message, ToolMessage):
-        told = {
-            **said,
-            "tool": message.name,
-            "tool_call_id": message.tool_call_id,
-            "status": message.status,
-        }
+        said["tool"] = message.name
+        said["tool_call_id"] = message.tool_call_id
+        said["status"] = message.status
         mark = message.response_metadata.get("effect")
         if isinstance(mark, dict) and mark.get("replayed"):
-            yield "replayed", {**told, "effect": plain(mark)}, message.id, content
+            said["effect"] = plain(mark)
+            yield _Found("replayed", said, message.id, content)
         else:
-            yield "tool_answered", told, message.id, content
+            yield _Found("tool_answered", said, message.id, content)
 
 
 def _is_end(checkpoint: Any) -> bool:
-    """Tell whether nothing comes after a checkpoint, where LangGraph's names for what starts a task tell.
-
-    A task starts because a channel that triggers it was written in the step before.
-    """
+    """Return whether no task follows a checkpoint, by LangGraph's names for channels that trigger tasks."""
     if not isinstance(checkpoint, dict):
         return False
     updated = checkpoint.get("updated_channels")

@@ -25,7 +25,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
 from langgraph_durable._postgres.checkout import async_live_connection, live_connection
 from langgraph_durable._postgres.conninfo import PLANNING, Planning, planning_beside
-from langgraph_durable.errors import SaverClosedError
+from langgraph_durable.errors import InvalidConfigError, SaverClosedError
 
 
 class Connections:
@@ -193,6 +193,38 @@ class AsyncGivenConnection(AsyncConnections):
     def parameters(self) -> Mapping[str, Any]:
         """Return the parameters of the connection."""
         return self._connection.info.get_parameters()
+
+
+def given_connections(pool: Any) -> BlockingConnections:
+    """Return the source of connections for a caller's `pool` argument.
+
+    Raises:
+        InvalidConfigError: It is neither a psycopg ConnectionPool nor a Connection.
+    """
+    if isinstance(pool, ConnectionPool):
+        return GivenPool(pool)
+    if isinstance(pool, Connection):
+        return GivenConnection(pool)
+    raise InvalidConfigError(
+        f"pool must be a psycopg ConnectionPool or Connection, got {type(pool).__name__}"
+        + ("; pass it as async_pool=" if isinstance(pool, (AsyncConnectionPool, AsyncConnection)) else "")
+    )
+
+
+def given_async_connections(pool: Any) -> AsyncConnections:
+    """Return the source of connections for a caller's `async_pool` argument.
+
+    Raises:
+        InvalidConfigError: It is neither a psycopg AsyncConnectionPool nor an AsyncConnection.
+    """
+    if isinstance(pool, AsyncConnectionPool):
+        return AsyncGivenPool(pool)
+    if isinstance(pool, AsyncConnection):
+        return AsyncGivenConnection(pool)
+    raise InvalidConfigError(
+        f"async_pool must be a psycopg AsyncConnectionPool or AsyncConnection, got {type(pool).__name__}"
+        + ("; pass it as pool=" if isinstance(pool, (ConnectionPool, Connection)) else "")
+    )
 
 
 def _parameters_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> Mapping[str, Any]:

@@ -1,1 +1,1 @@
-"""Pruning, deleting, copying and compacting threads, and what they take on disk."""
+"""Pruning, deleting, copying, compacting and measuring threads."""

@@ -1,12 +1,12 @@
-"""Folding delta channels: what a checkpoint is replayed from becomes a snapshot that stands for itself.
+"""Compaction: folding delta channels into snapshots, then pruning.
 
-The values come from the graph, so from its own reducers. Before anything is deleted or committed, the checkpoint is
-read back as it would be stored, and must be the same but for its delta channels, and these the values they were.
+The graph computes the values, so its own reducers are used. Before anything is deleted, each checkpoint is read back as
+it is stored then: it must be unchanged except for its delta channels, and these must hold the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -14,77 +14,101 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable._checkpoints.codec import Codec, decode_checkpoint, encode_value
+from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.decoding import decode_checkpoint
 from langgraph_durable._checkpoints.read import get_checkpoint
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import Fold, StoredCheckpoint
+from langgraph_durable._checkpoints.serialization import encode_value
+from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
-from langgraph_durable._retention.plan import Node
+from langgraph_durable._retention.plan import Node, choose_newest
+from langgraph_durable._retention.removal import keep_newest, list_nodes, remove_checkpoints, remove_each
+from langgraph_durable._validation import require_ids
 from langgraph_durable.errors import CheckpointCorruptedError, CompactionRefusedError, DurableError
+from langgraph_durable.reports import PruneReport, Removed
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
-"""The graph's get_state, under an async name."""
+"""The graph's `get_state`, as a coroutine function."""
 
 _ROOT_CHANNEL = "__root__"
 
 
-def graph_has(graph: Any, checkpoint_ns: str) -> bool:
-    """Tell whether a namespace is a graph's own, or of a subgraph that it knows.
+@measured("compact")
+async def compact(
+    db: Database, codec: Codec, graph: Any, get_state: GetState, thread_ids: Sequence[str]
+) -> PruneReport:
+    """Fold the delta channels of threads, then prune them; see DurableSaver.compact."""
+    wanted = require_ids(thread_ids, "thread_ids")
+    choose = keep_newest(1, None)
 
-    A graph asked for the state of any other would replay it with reducers that may not be its own.
+    async def remove(thread_id: str) -> Removed:
+        folds = await _fold_thread(db, codec, graph, get_state, thread_id)
+        return await remove_checkpoints(db, codec.reader, thread_id, choose, dry_run=False, folds=folds)
+
+    return await remove_each(wanted, remove, dry_run=False)
+
+
+async def _fold_thread(
+    db: Database, codec: Codec, graph: Any, get_state: GetState, thread_id: str
+) -> list[Fold]:
+    nodes = await list_nodes(db, thread_id)
+    survivors = choose_newest(nodes, 1, None)
+    latest = [n for n in nodes if n.key in survivors and n.delta_channels]
+    known = [n for n in latest if _knows_namespace(graph, n.checkpoint_ns)]
+    folds = [await _fold_checkpoint(db, codec, thread_id, node, get_state) for node in known]
+    return [fold for fold in folds if fold is not None]
+
+
+def _knows_namespace(graph: Any, checkpoint_ns: str) -> bool:
+    """Return whether a namespace belongs to a graph or one of its subgraphs.
+
+    The graph would replay any other namespace with reducers that may differ from those that wrote it.
     """
     parts = [part.partition(":")[0] for part in checkpoint_ns.split("|") if not part.isdigit()]
     return not checkpoint_ns or "|".join(parts) in {name for name, _ in graph.get_subgraphs(recurse=True)}
 
 
-async def fold_checkpoint(
+async def _fold_checkpoint(
     db: Database,
     codec: Codec,
     thread_id: str,
     node: Node,
     get_state: GetState,
 ) -> Fold | None:
-    """Make the fold of a checkpoint's delta channels; None if there is nothing to fold, or it is gone.
+    """Return the fold of a checkpoint's delta channels; None if there is nothing to fold, or it was deleted.
 
     Raises:
-        CompactionRefusedError: The graph cannot give its state.
-        CheckpointCorruptedError: What is stored cannot be read.
-        UnserializableValueError: What the graph's reducers made cannot be stored.
+        CompactionRefusedError: The graph cannot compute the state.
+        CheckpointCorruptedError: The stored checkpoint cannot be read.
+        UnserializableValueError: A value that the graph computed cannot be serialized.
     """
     ref = CheckpointRef(thread_id, node.checkpoint_ns, node.checkpoint_id)
-    stored = await get_checkpoint(db, ref, codec.reader)
+    stored = await get_checkpoint(db, ref, codec)
     if stored is None:
         return None
     before = decode_checkpoint(codec.serde, stored)
     where = f"thread {thread_id!r}, checkpoint {node.checkpoint_id!r}"
-    try:
-        state = await get_state(before.config)
-    except (DurableError, psycopg.Error):
-        raise
-    except Exception as exc:  # of its reducers
-        raise CompactionRefusedError(
-            f"{where} was left as it was: the graph cannot give its state: {exc!r}"
-        ) from exc
-    values = state.values if isinstance(state.values, Mapping) else {_ROOT_CHANNEL: state.values}
+    values = await _compute_values(get_state, before.config, where)
     folded = {c: values[c] for c in node.delta_channels if c in values}
     if not folded:
         return None
     versions = before.checkpoint["channel_versions"]
-    if lost := sorted(folded.keys() - versions.keys()):
+    if missing := sorted(folded.keys() - versions.keys()):
         raise CheckpointCorruptedError(
-            f"the stored checkpoint has no version of its delta channels {lost}: {where}"
+            f"the stored checkpoint has no version of its delta channels {missing}: {where}"
         )
 
     def prove(after: StoredCheckpoint) -> None:
         now = decode_checkpoint(codec.serde, after)
         expected = before.checkpoint["channel_values"] | {c: _DeltaSnapshot(v) for c, v in folded.items()}
         if (
-            not _same(codec.serde, now.checkpoint["channel_values"], expected)
+            not _same_values(codec.serde, now.checkpoint["channel_values"], expected)
             or now.metadata != before.metadata
         ):
             raise CompactionRefusedError(
-                f"{where} would not have the same state after compaction, and was left as it was: a value of its "
-                f"delta channels {sorted(folded)} does not survive serialization"
+                f"{where} was not compacted, since its state would change: a value of its delta channels "
+                f"{sorted(folded)} does not survive serialization"
             )
 
     return Fold(
@@ -99,17 +123,31 @@ async def fold_checkpoint(
     )
 
 
-def _same(serde: SerializerProtocol, values: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+async def _compute_values(get_state: GetState, config: RunnableConfig, where: str) -> Mapping[str, Any]:
+    try:
+        state = await get_state(config)
+    except (DurableError, psycopg.Error):
+        raise
+    except Exception as exc:  # raised by the graph's reducers
+        raise CompactionRefusedError(
+            f"{where} was not compacted: the graph cannot compute its state: {exc!r}"
+        ) from exc
+    return state.values if isinstance(state.values, Mapping) else {_ROOT_CHANNEL: state.values}
+
+
+def _same_values(serde: SerializerProtocol, values: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
     if values.keys() != expected.keys():
         return False
-    return all(_equal(serde, values[c], expected[c]) for c in values)
+    return all(_same(serde, values[c], expected[c]) for c in values)
 
 
-def _equal(serde: SerializerProtocol, stored: Any, expected: Any) -> bool:
+def _same(serde: SerializerProtocol, stored: Any, expected: Any) -> bool:
+    """Return whether two values are equal, or, if the value does not even equal its own copy, serialize equally.
+
+    The latter concerns NaN, arrays and objects without `__eq__`.
+    """
     if _are_equal(stored, expected):
         return True
-    # Some values equal nothing, not even their like: NaN, arrays, objects without equality. If this is one, it is the
-    # same if it is stored the same.
     packed = serde.dumps_typed(stored)
     return not _are_equal(serde.loads_typed(packed), stored) and bool(packed == serde.dumps_typed(expected))
 
@@ -117,5 +155,5 @@ def _equal(serde: SerializerProtocol, stored: Any, expected: Any) -> bool:
 def _are_equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except ValueError:  # arrays do not say whether they are equal
+    except ValueError:  # arrays have no single truth value
         return False

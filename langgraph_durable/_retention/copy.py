@@ -1,28 +1,37 @@
-"""TODO."""
+"""Copying a thread, on the server."""
 
 from __future__ import annotations
 
+from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.locks import LOCK_THREAD, LOCK_THREADS_SHARED
 from langgraph_durable._postgres.session import Call
-from langgraph_durable._retention import statements as sql
-from langgraph_durable.errors import ThreadExistsError
+from langgraph_durable._postgres.statement import load
+from langgraph_durable._validation import require_thread_id
+from langgraph_durable.errors import InvalidConfigError, ThreadExistsError
+
+COPY_THREAD = load(__package__, "copy_thread")
 
 
+@measured("copy_thread")
 async def copy_thread(db: Database, source: str, target: str) -> None:
-    """Copy a thread on the server, as of one moment; an unknown source copies nothing.
+    """Copy a thread, as of one moment; an unknown source copies nothing.
 
     Raises:
+        InvalidConfigError: An id is invalid, or source and target are the same.
         ThreadExistsError: The target has checkpoints.
 
     Round trips: 1. Transaction: its own.
     """
+    source, target = require_thread_id(source), require_thread_id(target)
+    if source == target:
+        raise InvalidConfigError(f"thread {source!r} cannot be copied onto itself: choose another target")
     locks: list[Call] = [(LOCK_THREADS_SHARED, ([source],)), (LOCK_THREAD, (target,))]
-    if source > target:  # always in one order, so that two copies cannot wait for each other
+    if source > target:  # one order for all copies, so two of them cannot deadlock
         locks.reverse()
-    rows = await db.pipeline(*locks, (sql.COPY_THREAD, {"source": source, "target": target}))
+    rows = await db.pipeline(*locks, (COPY_THREAD, {"source": source, "target": target}))
     if rows[0][0]:
         raise ThreadExistsError(
-            f"thread {target!r} has checkpoints, and {source!r} was not copied onto it: choose another target, or "
-            "delete_thread it first"
+            f"thread {target!r} has checkpoints, so {source!r} was not copied to it: choose another target, or "
+            "delete it first (delete_thread)"
         )

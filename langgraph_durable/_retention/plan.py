@@ -1,14 +1,13 @@
-"""Which rows of a thread go when some of its checkpoints do: pure, no waiting.
+"""Which rows of a thread to delete together with some of its checkpoints; pure functions.
 
-The law: whatever goes, the state of every checkpoint that survives is the same before and after. So what survivors
-need stays, though the checkpoint it belongs to goes:
+Invariant: a removal leaves the state of every surviving checkpoint unchanged. So some rows of deleted checkpoints stay:
 
-- values that they name;
-- for their delta channels, the writes of ancestors and the seeds these are replayed onto, up the parent chain to
-  each channel's nearest seed. An ancestor that goes leaves a row in `ancestors` to lead the chain;
+- values that survivors reference;
+- for their delta channels, the writes of ancestors and the seeds that these are replayed onto, up the parent chain to
+  each channel's nearest seed. A deleted checkpoint on such a chain leaves a row in `ancestors`;
 - pending sends, which a checkpoint of format v<4 keeps in its parent's writes;
-- the parent's id of a fork, if subgraphs keep state in the thread: a replay starts these from before that id. So that
-  parent leaves an ancestor too.
+- the parent's id of a fork, if subgraphs keep state in the thread: a replay of the fork starts these from before that
+  id. So this parent leaves an ancestor, too.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from langgraph.checkpoint.serde.types import TASKS
 from langgraph_durable._checkpoints.ulids import derive_ulid
 
 Key = tuple[str, str]
-"""A checkpoint within its thread: namespace and id."""
+"""A checkpoint of a thread: namespace and id."""
 
 
 @dataclass(slots=True)
 class Node:
-    """A checkpoint, or an ancestor, as far as pruning is concerned."""
+    """What pruning needs to know of a checkpoint or an ancestor."""
 
     checkpoint_ns: str
     checkpoint_id: str
@@ -37,14 +36,14 @@ class Node:
     values: Mapping[str, str | None]
     """Channel -> version in channel_values; None if the value is inside the checkpoint."""
     ulid: uuid.UUID | None
-    """None of an ancestor: it was pruned before."""
+    """None for an ancestor."""
     created_at: datetime | None = None
     root_checkpoint_id: str | None = None
     run_id: str | None = None
     format: int = 4
     delta_channels: tuple[str, ...] = ()
     is_fork: bool = False
-    """Of the root graph, made by an update or a fork: subgraphs replay from before its parent, not from before it."""
+    """Whether an update or a fork in the root graph made it: subgraphs replay from before its parent, not before it."""
 
     @property
     def key(self) -> Key:
@@ -59,28 +58,28 @@ class Node:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do to a thread's rows."""
+    """The rows of a thread to change or delete."""
 
     checkpoints: set[Key] = field(default_factory=set)
     """Checkpoints to delete."""
     new_ancestors: set[Key] = field(default_factory=set)
-    """Those of them that leave an ancestor."""
+    """The checkpoints among them that leave an ancestor."""
     old_ancestors: set[Key] = field(default_factory=set)
-    """Ancestors that nothing needs any more."""
+    """Ancestors to delete."""
     seeds: set[tuple[str, str, str]] = field(default_factory=set)
-    """Of new ancestors: namespace, id and channel of the values that replays start from."""
+    """Namespace, id and channel of the values in new ancestors from which replays start."""
     stripped: set[Key] = field(default_factory=set)
-    """Checkpoints and ancestors whose writes go,"""
+    """Checkpoints and ancestors whose writes are deleted, except `kept_writes`."""
     kept_writes: set[tuple[str, str, str]] = field(default_factory=set)
-    """but for these: namespace, id and channel."""
+    """Namespace, id and channel of writes that stay."""
     values: set[tuple[str, str, str]] = field(default_factory=set)
     """Namespace, channel and version of values to delete."""
     orphans: set[Key] = field(default_factory=set)
-    """Survivors whose parent goes without leaving an ancestor."""
+    """Survivors whose parent is deleted without leaving an ancestor."""
 
 
 def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
-    """Plan the removal of every checkpoint of a thread that is not among `survivors`."""
+    """Plan the removal of every checkpoint of a thread except `survivors`."""
     by_key = {node.key: node for node in nodes}
     needed, seeds = _needs(by_key, survivors)
     if any(_keeps_state(ns) for ns, _ in survivors):
@@ -100,7 +99,7 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
         if node.key in survivors:
             kept_values |= {(ns, channel, version) for channel, version in node.values.items() if version}
             parent = node.parent
-            # One of format v<4 keeps its parent's id, since that is where its sends are.
+            # In format v<4 the parent's writes hold the pending sends, so the parent's id stays.
             if parent in by_key and parent not in survivors | needed.keys() and node.format >= 4:
                 plan.orphans.add(node.key)
             continue
@@ -116,7 +115,7 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
             plan.old_ancestors.add(node.key)
         plan.stripped.add(node.key)
         if node.format < 4 and node.parent is not None and node.parent not in by_key:
-            plan.stripped.add(node.parent)  # pruned before; only its sends were kept, for this one
+            plan.stripped.add(node.parent)  # pruned earlier, except for the sends of this node
         plan.kept_writes |= {(ns, id_, channel) for channel in needed.get(node.key, ())}
         plan.values |= {(ns, channel, version) for channel, version in node.values.items() if version}
     plan.values -= kept_values
@@ -127,7 +126,7 @@ def plan_removal(nodes: Iterable[Node], survivors: Set[Key]) -> Plan:
 def _needs(
     by_key: Mapping[Key, Node], survivors: Set[Key]
 ) -> tuple[dict[Key, set[str]], dict[Key, set[str]]]:
-    """Return which channels' writes, and which seeds, survivors need of checkpoints that do not survive."""
+    """Return the channels whose writes, and those whose seeds, survivors need from other checkpoints."""
     needed: dict[Key, set[str]] = defaultdict(set)
     seeds: dict[Key, set[str]] = defaultdict(set)
     walked: dict[Key, set[str]] = defaultdict(set)
@@ -146,13 +145,13 @@ def _needs(
     return dict(needed), seeds
 
 
-def newest_survive(nodes: Iterable[Node], keep_last: int, cutoff: datetime | None) -> set[Key]:
-    """Choose what survives a prune: in each namespace the newest checkpoints, and what is younger than the cutoff.
+def choose_newest(nodes: Iterable[Node], keep_last: int, cutoff: datetime | None) -> set[Key]:
+    """Choose the newest checkpoints of each namespace, and those younger than the cutoff.
 
-    The namespace of a subgraph's call goes with the root checkpoint that the call started from, once that one is
-    known to be stored. A subgraph that keeps its state between calls (`checkpointer=True`) also keeps, for each root
-    checkpoint that survives, the one that a replay from there would start from: its latest before it, or before its
-    parent if it is a fork.
+    The namespace of a subgraph's call survives only with the root checkpoint that the call started from, once that
+    checkpoint is stored. A subgraph that keeps its state between calls (`checkpointer=True`) also keeps, for each
+    surviving root checkpoint, the checkpoint that a replay from there starts from: its latest one before the root
+    checkpoint, or before the root checkpoint's parent if that is a fork.
     """
     by_key = {node.key: node for node in nodes}
     by_ns: dict[str, list[tuple[uuid.UUID, Node]]] = defaultdict(list)
@@ -185,12 +184,12 @@ def newest_survive(nodes: Iterable[Node], keep_last: int, cutoff: datetime | Non
 
 
 def _keeps_state(checkpoint_ns: str) -> bool:
-    """Tell whether a namespace is of a subgraph that keeps its state between calls: no task's id is in its name."""
+    """Return whether a subgraph keeps its state between calls: its namespace contains no task id."""
     return checkpoint_ns != "" and ":" not in checkpoint_ns
 
 
 def _replay_start(by_key: Mapping[Key, Node], ulid: uuid.UUID, root: Node) -> uuid.UUID:
-    """Return where in the thread's order a replay from a root checkpoint has its subgraphs start: before this."""
+    """Return the ULID before which subgraphs start in a replay from a root checkpoint."""
     if not root.is_fork or root.parent is None:
         return ulid
     parent = by_key.get(root.parent)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""What a prune keeps: the checked arguments of `prune` and `prune_all`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Policy:
     """What a prune keeps."""
 
     keep_last: int
-    """Checkpoints that each namespace keeps; 0 for a thread that goes wholly."""
+    """The number of checkpoints that each namespace keeps; 0 deletes the thread."""
     older_than: timedelta | None
 
 
 def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
-    """Return what a prune keeps.
+    """Return the policy of `prune`.
 
     Raises:
-        InvalidConfigError: The strategy is unknown, or a number or an age cannot be used.
+        InvalidConfigError: The strategy is unknown, or a number or an age is invalid.
     """
-    if strategy == "delete_all":  # as the Agent Server says
+    if strategy == "delete_all":  # the Agent Server's name for it
         strategy = "delete"
     if strategy not in ("keep_latest", "delete"):
         raise InvalidConfigError(f'unknown prune strategy {strategy!r}: pass "keep_latest" or "delete"')
@@ -34,7 +34,7 @@ def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
         isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1
     ):
         raise InvalidConfigError(
-            f'keep_last must be an int >= 1, got {keep_last!r:.200}; strategy="delete" keeps none'
+            f'keep_last must be an int >= 1, got {keep_last!r:.200}. To keep none, pass strategy="delete"'
         )
     if strategy == "delete":
         if keep_last is not None or older_than is not None:
@@ -46,13 +46,13 @@ def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
 
 
 def require_prune_all_policy(keep_last: Any, older_than: Any) -> Policy:
-    """Return what a sweep keeps.
+    """Return the policy of `prune_all`.
 
     Raises:
-        InvalidConfigError: Neither is given, or one cannot be used.
+        InvalidConfigError: Neither argument is given, or one is invalid.
     """
     if keep_last is None and older_than is None:
         raise InvalidConfigError(
-            "say what a sweep may delete: pass older_than=timedelta(...), keep_last=..., or both"
+            "prune_all needs to know what it may delete: pass older_than=timedelta(...), keep_last=..., or both"
         )
     return require_policy("keep_latest", keep_last, older_than)

@@ -1,11 +1,6 @@
-"""What a process remembers of segments, so that it neither sends what is stored nor fetches what it had.
+"""A process's cache of segments, so that it neither sends what is stored nor fetches what it had.
 
-Two things, in one bound of bytes:
-
-- the bytes of segments, under their hashes: content-addressed, so they are right whoever stored them, and for any
-  thread. Bytes, not values: what two reads return must share nothing that can change;
-- for each thread, the hashes that were seen to be stored in it: a guess, since another process may prune the thread, so
-  the statement that relies on it checks.
+What it keeps, and why that is safe: docs/design/segments.md.
 """
 
 from __future__ import annotations
@@ -16,13 +11,17 @@ from collections.abc import Iterable, Mapping
 
 DEFAULT_CACHE_BYTES = 64 << 20
 
-_SEGMENT_COST = 200  # bytes, about, that an entry takes beside its segment
+_SEGMENT_COST = 200  # approximate bytes of an entry besides its segment
 _KNOWN_COST = 128
 _THREAD_COST = 512
 
 
 class SegmentCache:
-    """Shared by a saver and its clones; safe across threads. The least recently used goes first.
+    """An LRU cache, shared by a saver and its clones; safe across threads.
+
+    It keeps the bytes of segments by their hashes, which are right for any thread; and for each thread the hashes that
+    were seen to be stored. The latter are a guess, since another process may prune the thread. So the statement that
+    relies on them checks. Bytes are kept, not values: two reads must not share anything mutable.
 
     Args:
         size: Bytes to keep at most; a quarter is for the hashes that are known to be stored.
@@ -39,13 +38,13 @@ class SegmentCache:
         self.misses = 0
 
     def add(self, segments: Mapping[bytes, bytes]) -> None:
-        """Keep segments' bytes, as far as there is room."""
+        """Keep the bytes of segments."""
         with self._lock:
             for hash_, data in segments.items():
                 if hash_ in self._segments:
                     self._segments.move_to_end(hash_)
                     continue
-                if len(data) > self._most:  # it would drive out too many
+                if len(data) > self._most:  # it would evict too many
                     continue
                 self._segments[hash_] = data
                 self._left -= len(data) + _SEGMENT_COST
@@ -54,7 +53,7 @@ class SegmentCache:
                 self._left += len(data) + _SEGMENT_COST
 
     def find(self, hashes: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Return the bytes of those segments that are kept."""
+        """Return the bytes of the segments that are kept."""
         found = {}
         with self._lock:
             for hash_ in hashes:
@@ -68,7 +67,7 @@ class SegmentCache:
         return found
 
     def known(self, thread_id: str) -> set[bytes]:
-        """Return the hashes that were seen to be stored in a thread: the caller's own set."""
+        """Return a copy of the hashes that were seen to be stored in a thread."""
         with self._lock:
             if (known := self._known.get(thread_id)) is None:
                 return set()
@@ -90,11 +89,11 @@ class SegmentCache:
                 self._known_left += _cost(dropped)
 
     def forget(self, thread_id: str) -> None:
-        """Know of no segment that it is stored in a thread: some were deleted."""
+        """Forget which segments are stored in a thread, since some were deleted."""
         with self._lock:
             self._known_left += _cost(self._known.pop(thread_id, set()))
 
 
 def _cost(known: set[bytes]) -> int:
-    """Bytes, about, that a thread's hashes take; none if it has none, and so no entry."""
+    """Return about how many bytes a thread's hashes take; 0 without hashes, since there is no entry then."""
     return _THREAD_COST + len(known) * _KNOWN_COST if known else 0

@@ -1,8 +1,8 @@
-"""Compression of what is stored, by zlib.
+"""Compression of stored values with zlib.
 
-Postgres compresses too, but only rows of more than 2 KB, and with lz4, which makes little of so few bytes: prose in
-segments of 3 KB shrinks to three quarters with lz4, to a half with zlib, in 60 microseconds. What is encrypted is not
-compressed: its length would tell of its contents.
+Postgres compresses only rows of more than 2 KB, and with lz4, which gains little on so few bytes: segments of 3 KB of
+prose shrink to three quarters with lz4, to half with zlib, in 60 microseconds. Encrypted data is not compressed, since
+its length would reveal something about its content.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import zlib
 
 _SAMPLE = 16 << 10
-_LEVEL = 6  # of small pieces; of large ones 1, which is three times as fast
-_MOST = 1 << 20  # beyond, the server may do it: nobody shall wait here for more than some milliseconds
+_LEVEL = 6  # for small data; large data gets 1, which is three times as fast
+_MOST = 1 << 20  # larger data is left to the server: compression must not block for more than milliseconds
 
 
 def compress(data: bytes, least: int) -> bytes | None:
@@ -19,7 +19,7 @@ def compress(data: bytes, least: int) -> bytes | None:
 
     Args:
         data: At least one byte.
-        least: Bytes below which it is not tried.
+        least: Shorter data is not compressed.
     """
     if not least <= len(data) <= _MOST:
         return None
@@ -35,17 +35,17 @@ def _is_random(sample: bytes) -> bool:
 
 
 def decompress(packed: bytes) -> bytes:
-    """Return what was compressed.
+    """Return the original data.
 
     Raises:
-        ValueError: It is not whole.
-        zlib.error: It was not compressed so.
+        ValueError: The data is incomplete.
+        zlib.error: The data was not compressed by `compress`.
     """
     length = int.from_bytes(packed[:4], "big")
     if not 0 < length <= _MOST:
-        raise ValueError("compressed data of a length that is never compressed")
+        raise ValueError("the compressed data claims a length that is never compressed")
     stream = zlib.decompressobj()
-    data = stream.decompress(packed[4:], length + 1)  # no more, whatever a damaged row would make
+    data = stream.decompress(packed[4:], length + 1)  # bounded, whatever a damaged row expands to
     if not stream.eof or stream.unused_data or len(data) != length:
-        raise ValueError("compressed data of another length than it says")
+        raise ValueError("the compressed data has another length than it claims")
     return data

@@ -1,7 +1,6 @@
-"""Reading values that are made of segments: what is not at hand is fetched by a second query.
+"""Fetch the segments of values, those that the cache lacks by a second query.
 
-Between the two queries another process may prune, and segments that the first one found named are gone. Then both run
-again, in one transaction under the threads' shared locks: what is missing there is missing.
+A prune between the two queries: docs/design/segments.md.
 """
 
 from __future__ import annotations
@@ -10,15 +9,20 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from langgraph_durable._checkpoints.get_statements import GET_SEGMENTS
+from langgraph.checkpoint.serde.base import CipherProtocol
+
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.locks import LOCK_THREADS_SHARED
 from langgraph_durable._postgres.session import Params, Row, Session
-from langgraph_durable._postgres.statement import Statement
+from langgraph_durable._postgres.statement import Statement, load
 from langgraph_durable._segments.cache import SegmentCache
-from langgraph_durable._segments.values import SegmentedValue, hashes_in, is_index
+from langgraph_durable._segments.values import SegmentedValue, hashes_in, is_index, open_segment
 
 T = TypeVar("T")
+
+GET_SEGMENTS = load(__package__, "get_segments")
+
+_MOST_REREADS = 20
 
 
 class Fetches(Protocol):
@@ -31,58 +35,60 @@ class Fetches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentReader:
-    """What it takes to read segments."""
+    """A saver's settings for reading segments."""
 
     cache: SegmentCache
-    open: Callable[[bytes, bytes], bytes]
-    """Turns a stored segment's hash and data into its bytes, decrypted and proved; raises if it cannot."""
+    key: bytes | None
+    cipher: CipherProtocol | None
+
+    def open(self, hash_: bytes, data: bytes) -> bytes:
+        """Return a stored segment's bytes, decrypted and checked; see `open_segment`."""
+        return open_segment(hash_, data, self.key, self.cipher)
 
 
-async def read_segmented(
+async def reread_locked(
     db: Database,
     reader: SegmentReader,
-    read: Callable[[Fetches], Awaitable[tuple[T, Collection[SegmentedValue]]]],
+    thread_ids: Collection[str],
+    read: Callable[[Session], Awaitable[tuple[T, Collection[SegmentedValue]]]],
 ) -> T:
-    """Read something, and give the segmented values in it their segments, each fetched once at most.
+    """Read again, under the threads' shared locks: what is missing then is missing.
+
+    For a read whose segments vanished between its two queries, since another process pruned the threads.
 
     Args:
         db: Where.
         reader: The saver's.
-        read: Reads it by one query and returns it with the values that are segmented; may be called several times.
+        thread_ids: The threads whose segments are missing.
+        read: Reads by one query, and returns the result and the segmented values in it; may be called several times.
 
-    Round trips: `read`'s, and 1 more if segments are not at hand.
+    Round trips: `read`'s, 1 more if segments are not cached, and those of the transaction.
     """
-    found, values = await read(db)
-    absent = await fill_values(db, reader, values)
-    locked: set[str] = set()
-    while not absent <= locked:
-        locked |= absent
-        found, absent = await db.run(_locked_read(reader, read, sorted(locked)), transaction=True)
-    return found
+    locked = set(thread_ids)
 
-
-def _locked_read(
-    reader: SegmentReader,
-    read: Callable[[Fetches], Awaitable[tuple[T, Collection[SegmentedValue]]]],
-    thread_ids: Sequence[str],
-) -> Callable[[Session], Awaitable[tuple[T, set[str]]]]:
     async def work(session: Session) -> tuple[T, set[str]]:
-        await session.fetch(LOCK_THREADS_SHARED, (sorted(thread_ids),))
+        await session.fetch(LOCK_THREADS_SHARED, (sorted(locked),))
         found, values = await read(session)
         return found, await fill_values(session, reader, values)
 
-    return work
+    found, missing = await db.run(work, transaction=True)
+    for _ in range(_MOST_REREADS):
+        if missing <= locked:
+            break
+        locked |= missing  # a listing's page may now have other threads
+        found, missing = await db.run(work, transaction=True)
+    return found
 
 
 async def fill_values(db: Fetches, reader: SegmentReader, values: Collection[SegmentedValue]) -> set[str]:
-    """Give values their segments, from the cache as far as they are in it.
+    """Give values their segments, from the cache where possible.
 
-    A value whose segments cannot be had is given the reason, for whoever decodes it.
+    A value whose segments are missing or damaged gets the reason as its fault.
 
     Returns:
         The threads in which segments are missing.
 
-    Round trips: 1, or none if all are at hand.
+    Round trips: 1, or none if all segments are cached.
     """
     values = [value for value in values if not value.fault]
     if not values:
@@ -92,22 +98,16 @@ async def fill_values(db: Fetches, reader: SegmentReader, values: Collection[Seg
     runs = {entry: hashes_in(data) for entry, data in _open_all(reader, indexes.items(), faults).items()}
     leaves = [_leaves_of(value, runs) for value in values]
     wanted = dict.fromkeys(
-        (v.thread_id, leaf)
-        for v, its in zip(values, leaves, strict=True)
+        (value.thread_id, leaf)
+        for value, its in zip(values, leaves, strict=True)
         for leaf in its
         if not is_index(leaf)
     )
-    at_hand = reader.cache.find(leaf for _, leaf in wanted)
-    if lacking := [key for key in wanted if key[1] not in at_hand]:
-        threads, hashes = zip(*lacking, strict=True)
-        rows = await db.fetch(GET_SEGMENTS, (list(threads), list(hashes)))
-        fetched = _open_all(reader, [(leaf, data) for _, leaf, data in rows], faults)
-        reader.cache.add(fetched)
-        at_hand |= fetched
+    opened = await _fetch_segments(db, reader, wanted, faults)
     absent = set()
     for value, its in zip(values, leaves, strict=True):
-        if (lost := next((leaf for leaf in its if leaf not in at_hand), None)) is None:
-            value.parts = [at_hand[leaf] for leaf in its]
+        if (lost := next((leaf for leaf in its if leaf not in opened), None)) is None:
+            value.parts = [opened[leaf] for leaf in its]
             reader.cache.note(value.thread_id, {*its, *value.entries})
             continue
         if lost not in faults:
@@ -117,10 +117,24 @@ async def fill_values(db: Fetches, reader: SegmentReader, values: Collection[Seg
     return absent
 
 
+async def _fetch_segments(
+    db: Fetches, reader: SegmentReader, wanted: Collection[tuple[str, bytes]], faults: dict[bytes, str]
+) -> dict[bytes, bytes]:
+    """Return the bytes of leaves, by their hashes."""
+    opened = reader.cache.find(leaf for _, leaf in wanted)
+    if lacking := [key for key in wanted if key[1] not in opened]:
+        threads, hashes = zip(*lacking, strict=True)
+        rows = await db.fetch(GET_SEGMENTS, (list(threads), list(hashes)))
+        fetched = _open_all(reader, [(leaf, data) for _, leaf, data in rows], faults)
+        reader.cache.add(fetched)
+        opened |= fetched
+    return opened
+
+
 def _open_all(
     reader: SegmentReader, rows: Iterable[tuple[bytes, bytes]], faults: dict[bytes, str]
 ) -> dict[bytes, bytes]:
-    """Return the bytes of stored segments; why one has none is added to the faults."""
+    """Return the bytes of stored segments; add the reasons of those that cannot be read to `faults`."""
     opened = {}
     for hash_, data in rows:
         try:
@@ -131,7 +145,7 @@ def _open_all(
 
 
 def _leaves_of(value: SegmentedValue, runs: Mapping[bytes, Sequence[bytes]]) -> list[bytes]:
-    """Return the hashes of a value's leaves, in order; in place of those of an index that is not there, its own."""
+    """Return the hashes of a value's leaves, in order; for an index that is missing, its own hash."""
     leaves: list[bytes] = []
     for entry in value.entries:
         leaves += runs.get(entry, (entry,))

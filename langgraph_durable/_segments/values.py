@@ -1,29 +1,6 @@
-"""Segments: long values in pieces that each thread stores once.
+"""Long values as segments: content-addressed pieces that each thread stores once.
 
-A long list grows by a little at every step, and savers store all of it at every step. Here a value is serialized
-whole, as ever, and its *bytes* are cut between the elements of the list or dict that they hold. A piece, a segment, is
-stored under the hash of its bytes, once per thread; a version of the value is the list of its segments' hashes.
-
-- The law: a value's bytes are its head, its segments and its tail, one after the other. What is loaded is thus what a
-  whole-value round trip gives, for any value and any serializer: only where to cut is a guess about the bytes, and
-  what does not look like MessagePack is stored whole.
-- Where a segment ends depends on the elements near it alone (content-defined chunking). So a list that grew has the
-  segments it had, and one that was changed in the middle, or lost its beginning, has most of them.
-- The head is what comes before the first element: the number of elements, which changes all the time. The tail is
-  what comes after the last segment's end, on average less than one more segment. Both stand in the value's own row:
-
-      channel_values.data = the whole value's length (6 bytes), the head's (1 byte), the head and the tail
-      channel_values.segments = hashes, in order
-
-  Head and tail may be compressed: then 128 is added to the head's length. Encrypted is all but the whole's length.
-
-- The list of hashes would itself grow with the square of a conversation's length. So runs of hashes become segments
-  too, cut by the same rule: an *index* is the hashes of its leaves, one after the other. There is one level of them.
-- A hash is a byte that tells what it is of, and 19 bytes of BLAKE2b, keyed if the saver has a `segment_key`. Under
-  encryption a hash without a key would tell equal plaintexts, and let a guessed one be confirmed.
-- A stored segment begins with a byte that tells whether it is compressed (1) or not (0); an encrypted one with the
-  cipher's name and a NUL. An index is neither. A hash is of the bytes that are neither compressed nor encrypted, and is
-  proved when a segment is read.
+The format, and why it is so: docs/design/segments.md.
 """
 
 from __future__ import annotations
@@ -31,35 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from zlib import crc32
 
 from langgraph.checkpoint.serde.base import CipherProtocol
 
+from langgraph_durable._segments.chunking import cut
 from langgraph_durable._segments.compression import compress, decompress
 
 HASH_SIZE = 20
-"""Bytes of a hash. The statements that take indexes apart know it too."""
+"""Bytes of a hash: one for the kind, and 19 of BLAKE2b. The SQL statements use this number, too."""
 
-_INDEX, _KEYED, _SEALED = (
-    1,
-    2,
-    4,
-)  # the bits of a hash's first byte; a sealed segment is encrypted, an index never
+# The bits of a hash's first byte. A sealed segment is encrypted; an index never is.
+_INDEX, _KEYED, _SEALED = 1, 2, 4
 
 _SPLITTABLE = "msgpack"
 _SHORTEST_VALUE = 4096
-_SMALLEST, _TYPICAL, _LARGEST = (
-    1024,
-    4096,
-    65536,
-)  # bytes of a segment; an element beyond the largest is one of its own
-_RATE = 2**32 // (_TYPICAL - _SMALLEST)
-_WINDOW = 64
-_SMALLEST_INDEX, _LARGEST_INDEX = 8, 256  # hashes of an index; on average 24
-_DEEPEST = 6
+_SMALLEST_INDEX, _LARGEST_INDEX = 8, 256
+"""Hashes of an index; 24 on average."""
 _SHORTEST_PACKED = 512
-_PACKED = 128
+
+# channel_values.data of a segmented value: the whole value's length, a byte for the head's length, the head, the tail.
+# 128 is added to the head's length if head and tail are compressed. All but the whole's length may be encrypted.
 _SIZE_BYTES = 6
+_PACKED = 128
 
 
 @dataclass(slots=True)
@@ -71,14 +41,17 @@ class EncodedValue:
     data: bytes
     """The whole value, or head and tail."""
     entries: Sequence[bytes] | None = None
-    """The hashes of the leaves and indexes that the value is made of, in order; None if it is whole."""
+    """The hashes of the value's leaves and indexes, in order; None if it is whole."""
     segments: Mapping[bytes, bytes] = field(default_factory=dict)
     """Hash -> bytes, not encrypted, of every leaf and index."""
     seal: Callable[[bytes], bytes] | None = None
-    """Encrypts a leaf."""
+    """Encrypts a leaf; None if leaves are not encrypted."""
 
     def stored(self, hash_: bytes) -> bytes:
-        """Return what the row of a segment holds."""
+        """Return the data of a segment's row.
+
+        A leaf begins with a byte for whether it is compressed, an encrypted one with the cipher's name and a NUL.
+        """
         data = self.segments[hash_]
         if is_index(hash_):
             return data
@@ -89,13 +62,13 @@ class EncodedValue:
 
     @property
     def leaves(self) -> dict[bytes, bytes]:
-        """The segments that are no indexes."""
+        """The segments that are not indexes."""
         return {h: data for h, data in self.segments.items() if not is_index(h)}
 
 
 @dataclass(slots=True)
 class SegmentedValue:
-    """A value as stored, and the segments it is made of, once they are at hand."""
+    """A value as stored, with its segments once they are fetched."""
 
     thread_id: str
     kind: str
@@ -103,15 +76,15 @@ class SegmentedValue:
     entries: Sequence[bytes]
     """The hashes of leaves and indexes, in order."""
     indexes: dict[bytes, bytes] = field(default_factory=dict)
-    """Hash -> what is stored, of the indexes among them."""
+    """Hash -> stored data, of the indexes among the entries."""
     fault: str = ""
-    """Why it cannot be had, if it cannot."""
+    """Why the value cannot be read, if so."""
     parts: list[bytes] = field(default_factory=list)
     """The leaves' bytes, not encrypted, in order."""
 
 
 def is_index(hash_: bytes) -> bool:
-    """Tell whether a hash is of a run of hashes."""
+    """Return whether a hash is that of an index: a run of hashes."""
     return hash_[:1] in (b"\x01", b"\x03")
 
 
@@ -127,11 +100,11 @@ def encode_segments(
         kind: The type tag to store, without the cipher's name.
         base_kind: What the serializer called the bytes.
         data: The value's bytes, not encrypted.
-        key: What to key hashes with, if with anything.
-        cipher: What to encrypt with, if at all; then there must be a key.
+        key: The key of the hashes, if any.
+        cipher: The cipher, if any; it requires a key.
 
     Returns:
-        None if the value had better be stored whole: it is short, or has no elements to cut it between.
+        None if the value should be stored whole: it is short, or has no elements to cut it between.
     """
     if base_kind != _SPLITTABLE or len(data) < _SHORTEST_VALUE or (found := cut(data)) is None:
         return None
@@ -161,12 +134,12 @@ def encode_segments(
 def plan_segments(
     values: Iterable[EncodedValue], known: set[bytes]
 ) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Choose what a put sends of values' segments, and what it must see to be stored already.
+    """Choose the segments that a put sends, and those that must be stored already.
 
-    What a stored index names is stored, as long as the index is.
+    As long as an index is stored, what it names is stored.
 
     Returns:
-        Hash -> data of those to send, and the hashes to look for.
+        Hash -> data of the segments to send, and the hashes to look up.
     """
     sent: dict[bytes, bytes] = {}
     needed: set[bytes] = set()
@@ -181,12 +154,12 @@ def plan_segments(
                     needed.add(leaf)
                 else:
                     sent[leaf] = value.stored(leaf)
-    # In one order everywhere, so that two puts that send the same cannot wait for each other.
+    # Sorted, so that two puts that send the same segments cannot deadlock.
     return dict(sorted(sent.items())), sorted(needed - sent.keys())
 
 
 def _gather(leaves: Sequence[bytes], segments: dict[bytes, bytes], key: bytes | None) -> list[bytes]:
-    """Make indexes of runs of hashes, add them to the segments, and return what is left to name."""
+    """Make indexes of runs of hashes, add them to the segments, and return the entries of the value."""
     entries: list[bytes] = []
     run: list[bytes] = []
     for leaf in leaves:
@@ -218,11 +191,11 @@ def hashes_in(index: bytes) -> list[bytes]:
 
 
 def open_segment(hash_: bytes, data: bytes, key: bytes | None, cipher: CipherProtocol | None) -> bytes:
-    """Return a stored segment's bytes, decrypted and proved to be those of its hash.
+    """Return a stored segment's bytes, decrypted and checked against its hash.
 
     Raises:
-        ValueError: They are not; the message says why.
-        Exception: Whatever the cipher raises.
+        ValueError: They do not match, or cannot be decrypted; the message says why.
+        Exception: The cipher's own errors.
     """
     flags = hash_[0] if hash_ else 0
     if flags & _SEALED:
@@ -235,7 +208,7 @@ def open_segment(hash_: bytes, data: bytes, key: bytes | None, cipher: CipherPro
     if flags & _KEYED and key is None:
         raise ValueError("it was written with a segment_key, and this saver has none")
     if hash_ != _digest(data, flags, key if flags & _KEYED else None):
-        raise ValueError("its bytes are not those of its hash")
+        raise ValueError("its bytes do not match its hash")
     return data
 
 
@@ -244,10 +217,10 @@ def join(value: SegmentedValue, decrypt: Callable[[bytes], bytes] | None) -> byt
 
     Args:
         value: With its parts.
-        decrypt: Decrypts what is encrypted of its data, if anything is.
+        decrypt: Decrypts its head and tail; None if they are not encrypted.
 
     Raises:
-        Exception: They are not to be had; the message says why.
+        Exception: The bytes cannot be restored; the message says why.
     """
     size, framed = value.data[:_SIZE_BYTES], value.data[_SIZE_BYTES:]
     if decrypt is not None:
@@ -255,135 +228,7 @@ def join(value: SegmentedValue, decrypt: Callable[[bytes], bytes] | None) -> byt
     head, rest = framed[0], framed[1:]
     if head & _PACKED:
         head, rest = head & ~_PACKED, decompress(rest)
-    # Told before they are joined: a damaged list may name one segment a million times.
+    # Checked before they are joined: a damaged list may name one segment a million times.
     if len(rest) + sum(map(len, value.parts)) != int.from_bytes(size, "big"):
-        raise ValueError("head, segments and tail do not make up the whole")
+        raise ValueError("head, segments and tail do not add up to the whole value")
     return b"".join((rest[:head], *value.parts, rest[head:]))
-
-
-# --- where to cut ---
-
-
-def cut(data: bytes) -> tuple[int, list[int]] | None:
-    """Find where the segments of a serialized list or dict end.
-
-    Returns:
-        Where the first begins, and where each ends, the last of them before the end of the data, where a tail is left;
-        None if there are no elements, or no segment ends, or the data is no MessagePack.
-    """
-    ends: list[int] = []
-    try:
-        opened = _open(data, 0)
-        if (
-            opened is not None and opened[1] is None
-        ):  # an object around a list, as delta channels' snapshots are
-            opened = _open(data, opened[0])
-        if opened is None or opened[1] is None:
-            return None
-        head, count = opened[0], opened[1]
-        _walk(data, head, count, len(data), 1, ends)
-    except (IndexError, _Malformed):
-        return None
-    bounds = _bounds(data, head, ends)
-    return (head, bounds) if bounds else None
-
-
-def _bounds(data: bytes, begin: int, ends: Iterable[int]) -> list[int]:
-    """Choose where segments end among where elements do.
-
-    One that could end does so by chance, more likely after a larger element, where the dice are the element itself, or
-    the last bytes up to its end if it is tiny.
-    """
-    bounds: list[int] = []
-    start = before = begin
-    for end in ends:
-        size = end - before
-        if (size >= _LARGEST or end - start > _LARGEST) and before > start:
-            bounds.append(before)
-            start = before
-        if end - start >= _SMALLEST:
-            window = before if size >= _WINDOW else max(begin, end - _WINDOW)
-            if size >= _LARGEST or crc32(data[window:end]) < size * _RATE:
-                bounds.append(end)
-                start = end
-        before = end
-    return bounds
-
-
-# MessagePack, as far as it takes to come from one element to the next. For each first byte: how long the token is, or 0
-# if its length follows, in so many bytes; and how many elements follow it.
-_SIZES = [1] * 256
-_FOLLOWING = [0] * 256
-_WIDTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-_COUNT_WIDTHS = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-_EXTENSIONS = (0xC7, 0xC8, 0xC9)
-for _n in range(16):
-    _FOLLOWING[0x80 + _n], _FOLLOWING[0x90 + _n] = 2 * _n, _n
-for _n in range(32):
-    _SIZES[0xA0 + _n] = 1 + _n
-for _first, _size in zip(range(0xCA, 0xD9), (5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18), strict=True):
-    _SIZES[_first] = _size
-for _first in (*_WIDTHS, *_COUNT_WIDTHS, 0xC1):
-    _SIZES[_first] = 0
-
-
-class _Malformed(Exception):
-    """The data is no MessagePack."""
-
-
-def _skip(data: bytes, at: int) -> int:
-    """Return where the element that begins at `at` ends."""
-    left = 1
-    while left:
-        first = data[at]
-        left += _FOLLOWING[first] - 1
-        if size := _SIZES[first]:
-            at += size
-        elif width := _WIDTHS.get(first):
-            at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big") + (first in _EXTENSIONS)
-        elif width := _COUNT_WIDTHS.get(first):
-            left += _count(data, at, width)
-            at += 1 + width
-        else:
-            raise _Malformed
-    return at
-
-
-def _count(data: bytes, at: int, width: int) -> int:
-    count = int.from_bytes(data[at + 1 : at + 1 + width], "big")
-    return 2 * count if data[at] >= 0xDE else count
-
-
-def _open(data: bytes, at: int) -> tuple[int, int | None] | None:
-    """Return where a container's first element begins, and how many there are; None if it is no container.
-
-    Their number is None for an extension, which is an element if anything.
-    """
-    first = data[at]
-    if 0x80 <= first <= 0x9F:
-        return at + 1, _FOLLOWING[first]
-    if width := _COUNT_WIDTHS.get(first):
-        return at + 1 + width, _count(data, at, width)
-    return (at + 2 + _WIDTHS[first], None) if first in _EXTENSIONS else None
-
-
-def _walk(data: bytes, at: int, count: int, end: int, depth: int, ends: list[int]) -> None:
-    """Append where each of so many elements ends, and, within one that is larger than a segment, each of its own."""
-    for _ in range(count):
-        after = _skip(data, at)
-        if after > end:
-            raise _Malformed
-        inside = _open(data, at) if after - at > _LARGEST and depth < _DEEPEST else None
-        if inside is not None:
-            so_far = len(ends)
-            ends.append(inside[0])
-            try:
-                _walk(data, inside[0], 1 if inside[1] is None else inside[1], after, depth + 1, ends)
-            except (IndexError, _Malformed):  # an extension of another kind
-                del ends[so_far:]
-                ends.append(after)
-        else:
-            ends.append(after)
-        at = after
-    if at != end:
-        raise _Malformed

@@ -1,1 +1,1 @@
-"""The command line: `python -m langgraph_durable COMMAND`."""
+"""The command line: `langgraph-durable COMMAND`, or `python -m langgraph_durable COMMAND`."""

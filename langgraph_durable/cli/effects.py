@@ -1,4 +1,4 @@
-"""`python -m langgraph_durable effects list|show|resolve`: for the person who decides."""
+"""`effects list`, `effects show` and `effects resolve`: for the person who decides."""
 
 from __future__ import annotations
 
@@ -6,52 +6,64 @@ import argparse
 import getpass
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
-from langgraph_durable._inspect.plain_json import plain
-from langgraph_durable.cli.output import add_command, escape_unprintable, open_saver, row, short, show_age
-from langgraph_durable.effects import EffectRecord, Happened, NotHappened
-from langgraph_durable.effects.policy import Finding
+from langgraph_durable._plain_json import plain
+from langgraph_durable.cli.output import (
+    add_command,
+    add_database_options,
+    escape_unprintable,
+    format_age,
+    open_saver,
+    row,
+    short,
+)
+from langgraph_durable.effects import EffectRecord, Finding, Happened, NotHappened
 from langgraph_durable.errors import EffectError
 
-_SEVERAL_STATES = ("claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned")
+_STATES = ("claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned")
+_DECISIONS: Mapping[str, Finding | None] = MappingProxyType(
+    {"happened": Happened(), "not-happened": NotHappened(), "retry": NotHappened(), "abandon": None}
+)
 _WIDTHS = (26, 9, 5, 5, 16, 20, 0)
 
 
-def add_effects_commands(commands: Any, add_options: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add the commands to a parser's; `add_options` adds those that say which database."""
-    effects = add_command(commands, "effects", "what tools did, or may have done; decide on what is unknown")
+def add_effects_commands(commands: Any) -> None:
+    """Add the commands to a parser's subparsers."""
+    effects = add_command(commands, "effects", "list, show and decide on the effects of tools")
     actions = effects.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    list_ = add_command(actions, "list", "list effects; those that need a decision, unless told otherwise")
-    add_options(list_)
-    list_.add_argument("--all", action="store_true", help="also those that need no decision")
-    list_.add_argument("--state", choices=_SEVERAL_STATES, help="only those in this state")
-    list_.add_argument("--tool", help="only those of this tool")
-    list_.add_argument("--thread", help="only those of this thread")
-    list_.add_argument("--json", action="store_true", help="one JSON object a line")
+    list_ = add_command(actions, "list", "list effects; by default only those that need a decision")
+    add_database_options(list_)
+    list_.add_argument("--all", action="store_true", help="list all effects")
+    list_.add_argument("--state", choices=_STATES, help="only effects in this state")
+    list_.add_argument("--tool", help="only effects of this tool")
+    list_.add_argument("--thread", help="only effects of this thread")
+    list_.add_argument("--json", action="store_true", help="one JSON object per line")
     list_.set_defaults(run=_list)
 
     show = add_command(actions, "show", "show an effect and its history")
-    add_options(show)
+    add_database_options(show)
     show.add_argument("effect", help="its id")
     show.add_argument("--json", action="store_true", help="as a JSON object")
     show.set_defaults(run=_show)
 
     resolve = add_command(actions, "resolve", "decide on an effect; then run its graph again")
-    add_options(resolve)
+    add_database_options(resolve)
     resolve.add_argument("effect", help="its id")
     resolve.add_argument(
         "decision",
-        choices=["happened", "not-happened", "abandon"],
-        help="it took place; it did not, and is tried again; or nobody will know, and it is given up",
+        choices=list(_DECISIONS),
+        help="happened: it took effect; not-happened or retry: it did not, so it runs again; "
+        "abandon: the outcome stays unknown, and it never runs again",
     )
-    resolve.add_argument("--result", metavar="JSON", help="what the tool would have returned, if it happened")
-    resolve.add_argument("--note", help="why, for the history")
-    resolve.add_argument("--actor", help="who decides, for the history (default: the user's name)")
+    resolve.add_argument("--result", metavar="JSON", help="the result of the tool, if it happened")
+    resolve.add_argument("--note", help="the reason, for the history")
+    resolve.add_argument("--actor", help="the person who decides, for the history (default: the user's name)")
     resolve.set_defaults(run=_resolve)
 
 
@@ -59,8 +71,8 @@ def _list(options: argparse.Namespace) -> int:
     with open_saver(options) as saver:
         log = saver.effects
         if options.all or options.state:
-            found: Sequence[EffectRecord] = log.list(
-                state=options.state, tool=options.tool, thread_id=options.thread, limit=None
+            found: Sequence[EffectRecord] = list(
+                log.list(state=options.state, tool=options.tool, thread_id=options.thread)
             )
         else:
             found = [e for e in log.pending(options.thread) if options.tool in (None, e.tool)]
@@ -79,7 +91,7 @@ def _list(options: argparse.Namespace) -> int:
                 _WIDTHS,
                 record.effect_id,
                 record.state,
-                show_age(now - record.first_attempt_at),
+                format_age(now - record.first_attempt_at),
                 str(record.attempts),
                 escape_unprintable(record.tool),
                 escape_unprintable(record.thread_id or "-"),
@@ -88,7 +100,7 @@ def _list(options: argparse.Namespace) -> int:
         )
     if any(record.state in ("unknown", "issued") for record in found):
         print(
-            "\ndecide: python -m langgraph_durable effects resolve EFFECT happened|not-happened|abandon "
+            f"\ndecide: langgraph-durable effects resolve EFFECT {'|'.join(_DECISIONS)} "
             "[--result JSON] [--note WHY]"
         )
     return 0
@@ -99,7 +111,9 @@ def _show(options: argparse.Namespace) -> int:
         log = saver.effects
         record = log.get(options.effect)
         if record is None:
-            raise EffectError(f"there is no effect {options.effect!r}: `effects list --all` lists them")
+            raise EffectError(
+                f"there is no effect {options.effect!r}: `langgraph-durable effects list --all` lists them"
+            )
         history = log.history(options.effect)
     if options.json:
         print(json.dumps({**_plain_record(record), "history": [asdict(e) for e in history]}, default=str))
@@ -109,7 +123,7 @@ def _show(options: argparse.Namespace) -> int:
             print(f"{name.replace('_', ' '):<17} {escape_unprintable(str(value))}")
     print("history")
     for event in history:
-        moved = f"{event.from_state or 'nothing'} -> {event.to_state}"
+        moved = f"{event.from_state or '-'} -> {event.to_state}"
         why = f": {event.reason}" if event.reason else ""
         by = escape_unprintable(f"{event.actor or '-'}{why}") + (
             f"  ({escape_unprintable(event.unreadable)})" if event.unreadable else ""
@@ -120,26 +134,22 @@ def _show(options: argparse.Namespace) -> int:
 
 def _resolve(options: argparse.Namespace) -> int:
     if options.result is not None and options.decision != "happened":
-        raise EffectError("--result is for what happened: leave it out, or decide `happened`")
+        raise EffectError(
+            f"--result goes with the decision happened, not with {options.decision}: leave it out"
+        )
     try:
         result = json.loads(options.result) if options.result is not None else None
     except ValueError as exc:
-        raise EffectError(f"--result is no JSON ({exc}): quote text, as in --result '\"sent\"'") from exc
-    findings: dict[str, Finding | None] = {
-        "happened": Happened(result),
-        "not-happened": NotHappened(),
-        "abandon": None,
-    }
+        raise EffectError(f"--result is not JSON ({exc}): quote text, as in --result '\"sent\"'") from exc
+    finding = Happened(result) if options.decision == "happened" else _DECISIONS[options.decision]
     with open_saver(options) as saver:
         record = saver.effects.resolve(
             options.effect,
-            findings[options.decision],
+            finding,
             note=options.note,
             actor=options.actor or _user(),
         )
-    print(
-        f"effect {record.effect_id} is {record.state}; run the graph again to go on: graph.invoke(None, config)"
-    )
+    print(f"effect {record.effect_id} is {record.state}. Run the graph again: graph.invoke(None, config)")
     return 0
 
 
@@ -150,5 +160,5 @@ def _plain_record(record: EffectRecord) -> dict[str, Any]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container, whose user may have no account
+    except (KeyError, OSError):  # the user has no account, as in some containers
         return f"uid {os.getuid()}"

@@ -1,34 +1,44 @@
-"""`python -m langgraph_durable interrupts` and `timeline`: who waits for an answer, and what happened in a thread."""
+"""`interrupts` and `timeline`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from langgraph_durable._inspect.plain_json import plain
-from langgraph_durable.cli.output import add_command, escape_unprintable, open_saver, row, short, show_age
+from langgraph_durable._plain_json import plain
+from langgraph_durable.cli.output import (
+    add_command,
+    add_database_options,
+    escape_unprintable,
+    format_age,
+    open_saver,
+    row,
+    short,
+)
 from langgraph_durable.interrupts import PendingInterrupt
-from langgraph_durable.timeline import TimelineEntry
+from langgraph_durable.timeline import Phase, TimelineEntry, TimelinePayload
 
 _WIDTHS = (20, 5, 32, 26, 0)
 
 
-def add_reading_commands(commands: Any, add_options: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add the commands to a parser's; `add_options` adds those that say which database."""
-    interrupts = add_command(commands, "interrupts", "which threads wait for a human, and with what question")
-    add_options(interrupts)
-    interrupts.add_argument("--thread", help="only this thread's")
-    interrupts.add_argument("--json", action="store_true", help="one JSON object a line")
+def add_inspect_commands(commands: Any) -> None:
+    """Add the commands to a parser's subparsers."""
+    interrupts = add_command(
+        commands, "interrupts", "list the threads that wait for a human, with their questions"
+    )
+    add_database_options(interrupts)
+    interrupts.add_argument("--thread", help="only this thread")
+    interrupts.add_argument("--json", action="store_true", help="one JSON object per line")
     interrupts.set_defaults(run=_interrupts)
 
-    timeline = add_command(commands, "timeline", "what happened in a thread, in order")
-    add_options(timeline)
+    timeline = add_command(commands, "timeline", "show what happened in a thread, in order")
+    add_database_options(timeline)
     timeline.add_argument("thread", help="its id")
-    timeline.add_argument("--json", action="store_true", help="one JSON object a line")
+    timeline.add_argument("--json", action="store_true", help="one JSON object per line")
     timeline.set_defaults(run=_timeline)
 
 
@@ -52,19 +62,19 @@ def _interrupts(options: argparse.Namespace) -> int:
     for waiting in oldest_first:
         question = waiting.unreadable or waiting.question
         cells = (waiting.interrupt_id or "-", waiting.effect_id or "-", short(question, 100))
-        print(row(_WIDTHS, escape_unprintable(waiting.thread_id), show_age(waiting.age), *cells))
-    print("\nanswer: graph.invoke(Command(resume={INTERRUPT: answer}), config of the thread)")
+        print(row(_WIDTHS, escape_unprintable(waiting.thread_id), format_age(waiting.age), *cells))
+    print("\nanswer: graph.invoke(Command(resume={INTERRUPT: answer}), config)")
     return 0
 
 
 def _timeline(options: argparse.Namespace) -> int:
-    nothing = True
+    found = False
     with open_saver(options) as saver:
         for entry in saver.timeline(options.thread):
-            nothing = False
+            found = True
             print(json.dumps(asdict(entry)) if options.json else _line(entry))
-    if nothing and not options.json:
-        print(f"nothing is known of thread {options.thread!r}")
+    if not found and not options.json:
+        print(f"nothing is stored for thread {options.thread!r}")
     return 0
 
 
@@ -72,12 +82,10 @@ def _line(entry: TimelineEntry) -> str:
     at = datetime.fromtimestamp(entry.timestamp / 1000, timezone.utc)
     time = at.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.timestamp % 1000:03}"
     within = f"  [{escape_unprintable(entry.checkpoint_ns)}]" if entry.checkpoint_ns else ""
-    return (
-        f"{time}  {entry.phase.replace('_', ' '):<14}  {_told(entry.phase, entry.payload)}{within}".rstrip()
-    )
+    return f"{time}  {entry.phase.replace('_', ' '):<14}  {_details(entry.phase, entry.payload)}{within}".rstrip()
 
 
-def _told(phase: str, payload: Mapping[str, Any]) -> str:
+def _details(phase: Phase, payload: TimelinePayload) -> str:
     if "unreadable" in payload:
         return escape_unprintable(payload["unreadable"])
     if phase == "model_answered":

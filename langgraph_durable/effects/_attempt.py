@@ -1,4 +1,4 @@
-"""An effect in hand: what this process claimed or found done, and which one's body runs here."""
+"""One call of an effect, and the attempt that it claimed or found done."""
 
 from __future__ import annotations
 
@@ -9,43 +9,88 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_durable._checkpoints.ulids import format_ulid
+from langgraph_durable._context import SaverContext
+from langgraph_durable._metrics import Metrics
+from langgraph_durable._postgres.database import Database
 from langgraph_durable.effects._keys import idempotency_key_of
-from langgraph_durable.effects._store import EffectRow
+from langgraph_durable.effects._leases import LeaseKeeper
+from langgraph_durable.effects._location import Place
+from langgraph_durable.effects._rows import EffectRequest, EffectRow
 from langgraph_durable.effects.policy import EffectPolicy
 
-_born = secrets.token_hex(3)  # a container that starts again has the name and the pid of the one before
+_process_token = secrets.token_hex(3)  # a restarted container has the host name and pid of the one before
 
 
 def owner() -> str:
-    """Return the name of this process, which no other has or had."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_born}"
+    """Return the name of this process; no other process has or had it."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_process_token}"
+
+
+@dataclass(slots=True, eq=False)
+class EffectCall:
+    """One call of an effect: what it asks for, where it runs, and its policy."""
+
+    db: Database
+    context: SaverContext
+    serde: SerializerProtocol
+    leases: LeaseKeeper
+    request: EffectRequest
+    policy: EffectPolicy
+    place: Place | None
+    """Where in a running graph the call comes from; None outside of one."""
+    named: bool
+    """Whether the caller gave the key, so that a lost checkpoint cannot change it."""
+    is_alone: bool = True
+    """Whether no other call runs in the same task, so that any answer to the task is for this one."""
+    problem: str | None = None
+    """What is wrong with the last answer of the human, who has to be asked again."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counters of the saver."""
+        return self.context.metrics
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a body that waited for a human runs again although it may have sent something before."""
+        return self.policy.verify is None or self.policy.idempotent
+
+
+def describe(row: EffectRow) -> str:
+    """Return how messages name an effect."""
+    thread = f" of thread {row.thread_id!r}" if row.thread_id is not None else ""
+    return f"effect {format_ulid(row.effect_id)} ({row.tool!r}{thread})"
 
 
 class Attempt:
-    """An effect in hand: what this process claimed, or what it found done."""
+    """An effect that this process claimed, or found done."""
 
     def __init__(
-        self, row: EffectRow, policy: EffectPolicy, *, replayed: bool, asked_at: float | None = None
+        self, row: EffectRow, policy: EffectPolicy, *, replayed: bool, claimed_at: float | None = None
     ) -> None:
         self.row = row
         self.policy = policy
         self.replayed = replayed
-        self.asked_at = asked_at
-        """When this process asked for it, by its monotonic clock, if it was claimed here: the lease is no older."""
+        self.claimed_at = claimed_at
+        """When this process sent its claim, by its monotonic clock; the lease does not begin before that."""
         self.came_from = row.previous_state
-        """The state that it was claimed or taken over in: what ends this attempt may not end what was before."""
+        """The state before the claim. The end of this attempt says nothing about an attempt before it."""
         self.value: Any = None
         self.raises = False
-        """Whether the value is a Command to be raised, as it was by the body."""
+        """Whether the value is a Command that the body raised, so that a replay raises it too."""
 
     @property
     def is_late(self) -> bool:
-        """Tell whether the lease should have been renewed by now, and may have ended, before the body began."""
-        if self.asked_at is None:
+        """Whether the lease should have been renewed by now: it may have ended before the body began."""
+        if self.claimed_at is None:
             return False
-        return time.monotonic() - self.asked_at > self.policy.lease.total_seconds() / 3
+        return time.monotonic() - self.claimed_at > self.policy.lease.total_seconds() / 3
 
     @property
     def idempotency_key(self) -> str:

@@ -1,4 +1,4 @@
-"""Effects as they are kept, and as people and code are shown them."""
+"""Effects in the forms in which they are stored and shown."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.serialization import decode, encode
 from langgraph_durable._checkpoints.ulids import format_ulid
+from langgraph_durable._effect_states import event_fault
 from langgraph_durable._postgres.session import Row
-from langgraph_durable.effects._keys import canonical, digest, idempotency_key_of
+from langgraph_durable.effects._keys import digest, idempotency_key_of
 from langgraph_durable.effects._location import Place
-from langgraph_durable.effects._store import Call, EffectRow
-from langgraph_durable.effects.records import EffectEvent, EffectRecord, event_fault
+from langgraph_durable.effects._rows import EffectRequest, EffectRow
+from langgraph_durable.effects.records import EffectEvent, EffectRecord
 from langgraph_durable.errors import CheckpointCorruptedError, UnserializableValueError
 
-# Before the type of a result, what the serializer does not tell.
+# Prefixes of a result's type: what serializers do not preserve.
 _RAISED = "raised:"
-"""It was a Command, raised for the parent graph."""
+"""A Command that was raised for the parent graph."""
 _TUPLE = "tuple:"
-"""It was a tuple, as of a tool with an artifact, which would come back as a list."""
+"""A tuple, as of a tool with an artifact, which would come back as a list."""
 
 
 def encode_result(serde: SerializerProtocol, value: Any, what: str, *, raised: bool = False) -> Encoded:
@@ -46,11 +47,16 @@ def decode_result(serde: SerializerProtocol, encoded: Encoded, what: str) -> tup
     return value, raised
 
 
+def hash_result(encoded: Encoded) -> bytes:
+    """Return the hash of a stored result, by which results are compared after they expired."""
+    return digest(encoded[1].hex())
+
+
 def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
-    """Turn a stored effect into what people and code are shown."""
+    """Return a stored effect as its `verify` and the log's readers see it."""
     args = None
     if row.input_type is not None and row.input is not None:
-        # Whoever lists effects on the command line may not have the application's key, and has to decide all the same.
+        # Users of the command line may lack the application's encryption key, and still have to decide.
         with suppress(CheckpointCorruptedError):
             args = decode(serde, (row.input_type, row.input), "the arguments")
     return EffectRecord(
@@ -73,16 +79,17 @@ def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
         first_attempt_at=row.first_attempt_at,
         attempted_at=row.attempted_at,
         ended_at=row.ended_at,
-        source=row.source,  # type: ignore[arg-type] # as the statements of this package wrote it
+        source=row.source,  # type: ignore[arg-type] # as this package's statements wrote it
         error=row.error,
         result_lost=row.result_lost,
         idempotency_key=idempotency_key_of(row.vendor_seed, row.generation),
+        output_hash=row.output_hash.hex() if row.output_hash is not None else None,
         unreadable=row.fault,
     )
 
 
 def event_of(effect_id: str, row: Row) -> EffectEvent:
-    """Turn a stored step in the life of an effect into what people and code are shown."""
+    """Return a stored event of an effect as it is shown."""
     number, at, before, after, fence, attempt, actor, reason = row
     return EffectEvent(
         effect_id,
@@ -97,15 +104,23 @@ def event_of(effect_id: str, row: Row) -> EffectEvent:
     )
 
 
-def call_of(
-    serde: SerializerProtocol, tool: str, scope: str, key: bytes, args: Any, place: Place | None, **ids: Any
-) -> Call:
-    """Return a call as it is kept."""
+def request_of(
+    serde: SerializerProtocol,
+    tool: str,
+    scope: str,
+    key: bytes,
+    args: Any,
+    place: Place | None,
+    *,
+    input_hash: bytes,
+    **ids: Any,
+) -> EffectRequest:
+    """Return the effect that a call asks for."""
 
     def encode_input() -> tuple[str, bytes] | None:
         try:
             return encode(serde, args, f"the arguments of {tool!r}")
-        except UnserializableValueError:  # only shown to people; the hash is what counts
+        except UnserializableValueError:  # the arguments are only shown; the hash identifies the call
             return None
 
     located: dict[str, Any] = {}
@@ -117,4 +132,4 @@ def call_of(
             "task_id": place.task_id,
             "run_id": place.run_id,
         }
-    return Call(key, tool, scope, digest(tool, canonical(args)), encode_input, **located, **ids)
+    return EffectRequest(key, tool, scope, input_hash, encode_input, **located, **ids)

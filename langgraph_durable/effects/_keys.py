@@ -1,4 +1,4 @@
-"""TODO."""
+"""Hashes that identify effects: of keys, of arguments, and for the provider."""
 
 from __future__ import annotations
 
@@ -19,37 +19,54 @@ from langgraph_durable.errors import EffectError
 _LEFT_OUT = "<left out>"
 
 
-# --- keys and hashes ---
-
-
 def canonical(value: Any) -> str:
-    """Return a value as JSON with one form: keys sorted, no spaces; whatever JSON has not, as pydantic puts it.
+    """Return the canonical JSON of a value: sorted keys, no spaces, other types as pydantic dumps them.
 
     Raises:
-        EffectError: It cannot be put so, or not all that tells it from others would be in it.
+        EffectError: The value cannot be converted, or two different values could give the same JSON.
     """
     try:
-        _require_shown(value)
+        _require_transparent(value)
         plain = to_jsonable_python(
-            _in_order(value), serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
+            _sort_sets(value), serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
         )
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     except Exception as exc:
         raise EffectError(
-            f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
-            "give @effect a key=, which leaves out what is not"
+            f"the arguments of an effect must be plain data, because they are hashed: {exc}. Pass plain values, or "
+            "give @effect a key=, which leaves the others out"
         ) from exc
 
 
-def legible(value: Any) -> Any:
-    """Return what can be hashed of the arguments of an effect which its key tells from others."""
+def digest(*parts: Any) -> bytes:
+    """Return the sha256 of the parts' canonical JSON, 32 bytes."""
+    return hashlib.sha256(canonical(list(parts)).encode()).digest()
+
+
+def hash_arguments(tool: str, arguments: Any) -> bytes:
+    """Return the hash by which a call with other arguments is detected."""
+    return digest(tool, canonical(arguments))
+
+
+def named_key(tool: str, key: str) -> bytes:
+    """Return the key of an effect that its caller identifies by `key=`."""
+    return digest("key", tool, key)
+
+
+def idempotency_key_of(seed: bytes, generation: int) -> str:
+    """Return the idempotency key for the provider, 32 hex digits."""
+    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]
+
+
+def drop_unhashable(value: Any) -> Any:
+    """Return a value with placeholders for what cannot be hashed, for effects identified by `key=`."""
     with suppress(EffectError):
         canonical(value)
         return value
     if isinstance(value, dict):
-        value = {name: legible(part) for name, part in value.items()}
+        value = {name: drop_unhashable(part) for name, part in value.items()}
     elif isinstance(value, (list, tuple)):
-        value = [legible(part) for part in value]
+        value = [drop_unhashable(part) for part in value]
     else:
         return _LEFT_OUT
     with suppress(EffectError):
@@ -58,22 +75,22 @@ def legible(value: Any) -> Any:
     return _LEFT_OUT
 
 
-def _require_shown(value: Any) -> None:
-    """Refuse a value that hashing would use up, or would make the same as another.
+def _require_transparent(value: Any) -> None:
+    """Refuse a value that hashing would exhaust, or whose JSON hides a part of it.
 
     Raises:
-        TypeError: It is, or holds, an iterator, a secret or a model with an excluded field.
+        TypeError: It is or contains an iterator, a secret, or a model with an excluded field.
     """
     kind = type(value)
     if isinstance(value, (Iterator, AsyncIterator)):
         raise TypeError(f"a {kind.__name__} would be used up by reading it (make it a list)")
     if callable(getattr(kind, "get_secret_value", None)):
-        raise TypeError(f"a {kind.__name__} does not show what it holds")
+        raise TypeError(f"a {kind.__name__} hides its value")
     for name, field in getattr(kind, "__pydantic_fields__", {}).items():
         if field.exclude or getattr(field, "exclude_if", None):
-            raise TypeError(f"{kind.__name__} excludes its field {name!r} from what it shows")
+            raise TypeError(f"{kind.__name__} excludes its field {name!r} when dumped")
     for part in _parts(value):
-        _require_shown(part)
+        _require_transparent(part)
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -88,31 +105,16 @@ def _parts(value: Any) -> Iterable[Any]:
     return ()
 
 
-def _in_order(value: Any) -> Any:
-    """Return a value with its sets as sorted lists: the order of a set changes with the process."""
+def _sort_sets(value: Any) -> Any:
+    """Return a value with its sets as sorted lists, because a set's order differs between processes."""
     if isinstance(value, (set, frozenset)):
-        return sorted((_in_order(v) for v in value), key=canonical)
+        return sorted((_sort_sets(v) for v in value), key=canonical)
     if isinstance(value, dict):
-        return {k: _in_order(v) for k, v in value.items()}
+        return {k: _sort_sets(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_in_order(v) for v in value]
+        return [_sort_sets(v) for v in value]
     if isinstance(value, BaseModel):
         dumped = value.model_dump(by_alias=True)
-        ordered = _in_order(dumped)
+        ordered = _sort_sets(dumped)
         return value if ordered == dumped else ordered
     return value
-
-
-def digest(*parts: Any) -> bytes:
-    """Return the sha256 of some parts, which no other parts have."""
-    return hashlib.sha256(canonical(list(parts)).encode()).digest()
-
-
-def named_key(tool: str, key: str) -> bytes:
-    """Return the key of an effect that its caller names."""
-    return digest("key", tool, key)
-
-
-def idempotency_key_of(seed: bytes, generation: int) -> str:
-    """Return what the vendor gets as idempotency key: 32 hex digits."""
-    return hashlib.sha256(seed + b"/%d" % generation).hexdigest()[:32]

@@ -1,11 +1,6 @@
-"""Which call is it? The identity of an effect, found in the running graph.
+"""Where in a running graph a call comes from, and the identity that follows from it.
 
-What LangGraph calls a task, a checkpoint, a step and a run all change in cases where the same effect must be known
-again: a checkpoint that was lost with its process, a run resumed at an explicit checkpoint, a fork. What stays is the
-model's message. So a tool call is known, within its thread, by the path of its graph (without the ids in it), the
-message, and which of the message's calls it is: providers use one tool_call_id twice, across turns and even in one
-message.
-Code without a message is known by its task, and by counting.
+docs/effects.md, "Identity of a call", says which ids survive a crash, a resume and a fork.
 """
 
 from __future__ import annotations
@@ -24,14 +19,15 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from langgraph_durable.effects._keys import canonical, digest
 
-# Names of langgraph's own, in the configurable part of a running task's config.
+# LangGraph's names in the configurable part of a running task's config.
 _CHECKPOINTER = "__pregel_checkpointer"
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
 _SCRATCHPAD = "__pregel_scratchpad"
 _SEND = "__pregel_send"
 _TASK_ID = "__pregel_task_id"
-_RESUME = "__resume__"  # and of the channel of answers
+_RESUME = "__resume__"
+"""LangGraph's channel of a human's answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,52 +37,52 @@ class ToolCall:
     message_id: str | None
     tool_call_id: str
     ordinal: int
-    """Which of the message's calls."""
+    """The position among the message's calls."""
     is_alone: bool = True
-    """Whether the message has no other: no other runs in the same task then."""
+    """Whether the message has no other call, so that no other call runs in the same task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a running graph a call comes from."""
+    """The position of a call in a running graph."""
 
     thread_id: str
     checkpoint_ns: str
     task_id: str
     run_id: str | None
     checkpoints: Mapping[str, str]
-    """Namespace -> id, of the checkpoints that lead here: without them a resumed run does not come here again."""
+    """Namespace -> id of the checkpoints that lead here. A resumed run comes here again only if they are stored."""
     durability: str | None
     push: int | None
-    """Which of its step's tasks that were asked for one by one this is."""
+    """The number of the task among its step's `Send`s, if it is one."""
     saver: Any
     send: Any
-    """What takes the task's writes."""
+    """The function that takes the task's writes."""
     execution: Execution
 
     @property
     def path(self) -> str:
-        """The namespace without the ids in it, which a lost checkpoint changes."""
+        """The namespace without its ids, which change when a checkpoint is lost."""
         return "|".join(part.split(":")[0] for part in self.checkpoint_ns.split("|"))
 
     @property
     def checkpoint_id(self) -> str | None:
-        """The checkpoint that the task was made from."""
+        """The checkpoint that the task belongs to."""
         return self.checkpoints.get(parent_ns(self.checkpoint_ns))
 
 
 def parent_ns(task_ns: str) -> str:
-    """Return the namespace of the graph that a task with this namespace runs in."""
+    """Return the namespace of the graph that runs a task, given the task's namespace."""
     return task_ns.rpartition("|")[0]
 
 
 def sorted_by_depth(checkpoints: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return namespaces and their checkpoints, the outermost first."""
+    """Return namespaces and their checkpoints, outermost first."""
     return sorted(checkpoints.items(), key=lambda item: len(item[0]))
 
 
 class Execution:
-    """One execution of one task: what is counted anew when the task runs again, and what a human answered to it."""
+    """One execution of one task: counters that restart when the task runs again, and a human's answers to it."""
 
     def __init__(self, scratchpad: Any = None, resume_map: Mapping[str, Any] | None = None) -> None:
         self._counters: dict[Any, itertools.count[int]] = {}
@@ -95,10 +91,10 @@ class Execution:
         self._answers: list[Any] = []
         self._lock = threading.Lock()
         self.running = 0
-        """Calls of this execution that have neither ended nor come to wait for a human."""
+        """The number of this execution's calls that have neither ended nor stopped to wait for a human."""
 
     def count(self, what: Any) -> int:
-        """Return how often this was asked before, of `what`: one step of the interpreter's, so safe in threads."""
+        """Return how often this was called before for `what`. Atomic in CPython, so safe across threads."""
         return next(self._counters.setdefault(what, itertools.count()))
 
     @contextmanager
@@ -113,7 +109,11 @@ class Execution:
                 self.running -= 1
 
     def take_answers(self, wanted: Callable[[Any], bool]) -> list[Any]:
-        """Take a kind of answers out of LangGraph's hands, so that no `interrupt()` gets one; newest first."""
+        """Take the wanted answers away from LangGraph, so that no `interrupt()` gets one.
+
+        Returns:
+            All answers taken so far, newest first.
+        """
         pad = self._scratchpad
         if pad is None:
             return []
@@ -121,15 +121,16 @@ class Execution:
             taken = [answer for answer in pad.resume if wanted(answer)]
             if taken:
                 pad.resume[:] = [answer for answer in pad.resume if not wanted(answer)]
-            if wanted(pad.get_null_resume(False)):
+            unaddressed = pad.get_null_resume(False)
+            if unaddressed is not None and wanted(unaddressed):
                 taken.append(pad.get_null_resume(True))
             self._answers[:0] = reversed(taken)
             return list(self._answers)
 
     def keep_answers(self, send: Callable[[list[tuple[str, Any]]], object]) -> None:
-        """Have LangGraph store the answers that the body has yet to get, as its own `interrupt()` would.
+        """Have LangGraph store the answers that the body has not received yet, as its `interrupt()` would.
 
-        It drops an answer that no interrupt took when the next one comes.
+        LangGraph drops an answer that no interrupt took when the next one comes.
         """
         pad = self._scratchpad
         if pad is None:
@@ -141,7 +142,7 @@ class Execution:
                 send([(_RESUME, list(pad.resume))])
 
     def has_unaddressed_answer(self, checkpoint_ns: str) -> bool:
-        """Tell whether this run came with an answer that was not taken."""
+        """Return whether this run brought an answer that was not taken."""
         from langgraph.types import Interrupt
 
         if self._scratchpad is not None and self._scratchpad.get_null_resume(False) is not None:
@@ -150,9 +151,9 @@ class Execution:
 
 
 class _Executions:
-    """Finds the Execution of a task by an object that LangGraph makes anew for each one, its interrupt counter."""
+    """Finds the Execution of a task by its interrupt counter, which LangGraph creates for each execution."""
 
-    _kept = 4096
+    _max_size = 4096
 
     def __init__(self) -> None:
         self._found: OrderedDict[int, tuple[Any, Execution]] = OrderedDict()
@@ -165,7 +166,7 @@ class _Executions:
         with self._lock:
             _, execution = self._found.setdefault(id(counter), (counter, Execution(scratchpad, resume_map)))
             self._found.move_to_end(id(counter))
-            while len(self._found) > self._kept:
+            while len(self._found) > self._max_size:
                 self._found.popitem(last=False)
             return execution
 
@@ -174,7 +175,7 @@ _executions = _Executions()
 
 
 def find_place(config: RunnableConfig | None = None) -> Place | None:
-    """Return where in a running graph this code runs, or None outside of any."""
+    """Return where in a running graph this code runs, or None outside a graph."""
     config = config or var_child_runnable_config.get()
     configurable = (config or {}).get("configurable") or {}
     if _CHECKPOINTER not in configurable or _TASK_ID not in configurable:
@@ -196,23 +197,20 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
 
 
 def _push_of(path: Any) -> int | None:
-    """Return which of its step's Sends a task's path is of."""
+    """Return the number of a task among its step's `Send`s, from its path."""
     match path:
         case ["__pregel_push", int(number), *_]:
             return number
     return None
 
 
-# --- the message ---
-
-
 def find_tool_call(
     state: Any, tool_call_id: str | None, name: str, args: Any, place: Place
 ) -> ToolCall | None:
-    """Find the model's message that asked for a tool call in the state that the tool was given.
+    """Find the model's message that requested a tool call, in the state that the tool receives.
 
-    Of several calls of one message under one id, those with this name and these arguments are taken in turn: by the
-    task's own count, and where each has a task of its own, by the task's number.
+    Providers may use one id for several calls of a message. Those with this name and these arguments are assigned in
+    turn: by the task's count, and if each call has a separate task, by the task's number.
     """
     if not tool_call_id:
         return None
@@ -231,7 +229,7 @@ def find_tool_call(
         turn = place.execution.count((message.id, tool_call_id, canonical(args)))
         taken = fitting or alike
         ordinal = taken[turn % len(taken)]
-        if not fitting:  # a schema made others of them: they are told apart by what they are now
+        if not fitting:  # validation changed the arguments, so the call is identified by the validated ones
             ordinal += int.from_bytes(digest(args)[:6], "big")
         if place.push is not None:
             ordinal += len(message.tool_calls) * (place.push + 1)
@@ -240,7 +238,7 @@ def find_tool_call(
 
 
 def _fits(given: Mapping[str, Any], args: Any) -> bool:
-    """Tell whether what a model gave may be what a tool got, with defaults for the rest."""
+    """Return whether a tool's arguments may be those a model gave, with defaults for the rest."""
     return isinstance(args, Mapping) and all(
         name in args and canonical(args[name]) == canonical(value) for name, value in given.items()
     )
@@ -251,13 +249,14 @@ def _messages(state: Any) -> Iterator[Any]:
         yield from state
         return
     values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
-    for name in sorted(values, key=lambda n: n == "messages"):  # read from the end: messages come first
+    # find_tool_call reads from the end, so "messages" goes last.
+    for name in sorted(values, key=lambda n: n == "messages"):
         if isinstance(values[name], (list, tuple)):
             yield from values[name]
 
 
 def key_of(scope: str, tool: str, input_hash: bytes, place: Place, call: ToolCall | None) -> bytes:
-    """Return the key of a call in a running graph, within its thread: see this module's theory."""
+    """Return the key that identifies a call within its thread."""
     hashed = input_hash.hex()
     if scope in ("global", "thread"):
         identity: list[Any] = [tool, hashed]

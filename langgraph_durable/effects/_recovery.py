@@ -1,219 +1,211 @@
-"""What is done about an effect when nobody knows whether it took place: it is verified, run again, or asked about."""
+"""Recovery of effects whose end is unknown: they are verified, run again, or a human is asked."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING
-
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable._postgres.times import OutOfRange
-from langgraph_durable.effects import _questions
-from langgraph_durable.effects import _statements as sql
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._attempt import Attempt, owner
-from langgraph_durable.effects._encoding import encode_result
-from langgraph_durable.effects._keys import digest
-from langgraph_durable.effects._store import EffectRow, Outcome
+from langgraph_durable.effects import _questions, _store
+from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
+from langgraph_durable.effects._encoding import record_of
+from langgraph_durable.effects._results import replay, stored_result
+from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Outcome, Transition
+from langgraph_durable.effects._run import Decision, resolve
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened, Undetermined
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectUnknownError
 
-if TYPE_CHECKING:
-    from langgraph_durable.effects._claim import Guard
+_SHORTEST_SLEEP = 0.001
 
 
-async def settle_twin(guard: Guard, row: EffectRow, deadline: float, state: State) -> Attempt | None:
-    """Find out what became of a twin; if it happened, so did this."""
-    after = await ops.get_effect(guard.db, row.effect_id)
-    if after is not None and after.state == "unknown":
-        try:
-            await settle(guard, after, deadline, run_again=False)
-        except EffectUnknownError:
-            await _questions.note_waiting(guard, after)
-            raise
-        after = await ops.get_effect(guard.db, row.effect_id)
-    if after is None or after.state != "completed":
+async def recover(
+    call: EffectCall, row: EffectRow, deadline: float, *, run_again: bool = True
+) -> Attempt | None:
+    """Find out what became of an unknown effect, or take it over.
+
+    Args:
+        call: The call that reached it.
+        row: The effect, or a possible duplicate of the call's.
+        deadline: Until when to wait for the vendor, by the monotonic clock.
+        run_again: Whether the policy may run it again.
+
+    Returns:
+        The attempt that took it over, or None if it has to be read again.
+
+    Raises:
+        EffectUnknownError: Neither is possible.
+        GraphInterrupt: A human is asked.
+    """
+    policy = call.policy
+    if policy.idempotent and run_again:
+        return await _take_over(call, row, "idempotent")
+    if policy.verify is not None and await _apply_finding(call, row, await _verify(call, row), deadline):
         return None
-    return await guard.db.finish(_adopt(guard, after, state))
+    if policy.on_unknown == "retry" and run_again and _is_in_window(call, row):
+        return await _take_over(call, row, "the vendor knows its key")
+    if policy.on_unknown in ("ask", "retry") and call.place is not None:
+        await _questions.ask(call, row)
+    raise _unknown_error(row)
 
 
-async def _adopt(guard: Guard, twin: EffectRow, state: State) -> Attempt | None:
-    """Record that the effect is its twin, which took place."""
-    kind, mine = await ops.claim_effect(
-        guard.db,
-        guard.call,
-        ops.new_effect_id(),
+async def declare_unknown(call: EffectCall, row: EffectRow) -> bool:
+    """Declare a suspended effect unknown, because its body may have sent something before it waited for a human."""
+    transition = Transition(
+        Outcome("unknown", error="its body waited for a human after it had begun"),
+        ["suspended"],
+        owner(),
+        reason="runs again after it waited",
+        fence=row.fence,
+        keeps_key=True,  # it did not fail, so the vendor must recognize it
+    )
+    return await _store.move_effect(call.db, row.effect_id, transition) is not None
+
+
+async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float, state: State) -> Attempt | None:
+    """Find out what became of a possible duplicate of the call's effect; if it took place, so did this one.
+
+    Returns:
+        The replay of the duplicate's result, or None if the call's effect has to be claimed again.
+    """
+    now = await _store.get_effect(call.db, row.effect_id)
+    if now is not None and now.state == "unknown":
+        try:
+            await recover(call, now, deadline, run_again=False)
+        except EffectUnknownError:
+            await _questions.note_waiting(call, now)
+            raise
+        now = await _store.get_effect(call.db, row.effect_id)
+    if now is None or now.state != "completed":
+        return None
+    return await call.db.finish(_adopt(call, now, state))
+
+
+async def _adopt(call: EffectCall, duplicate: EffectRow, state: State) -> Attempt | None:
+    """Record that the call's effect is the duplicate, which took place."""
+    claim = Claim(
+        _store.new_effect_id(),
         state,
         owner(),
-        guard.policy.lease,
+        call.policy.lease,
         check_duplicates=False,
-        resumes=guard.resumes,
+        resumes=call.resumes,
     )
-    if kind != sql.CLAIMED:
+    kind, claimed = await _store.claim_effect(call.db, call.request, claim)
+    if kind is not ClaimKind.CLAIMED:
         return None
-    encoded = await guard.stored_result(twin)
-    moved = await ops.move_effect(
-        guard.db,
-        mine.effect_id,
-        Outcome("completed", source=twin.source, result=encoded, result_lost=twin.result_lost),
-        origins=["claimed", "issued"],
-        actor=owner(),
-        reason=f"is effect {format_ulid(twin.effect_id)}, asked for twice",
-        fence=mine.fence,
+    encoded = await stored_result(call, duplicate)
+    transition = Transition(
+        Outcome("completed", source=duplicate.source, result=encoded, result_lost=duplicate.result_lost),
+        ["claimed", "issued"],
+        owner(),
+        reason=f"is effect {format_ulid(duplicate.effect_id)}, requested twice",
+        fence=claimed.fence,
     )
-    return await guard.replay(moved) if moved is not None else None
+    moved = await _store.move_effect(call.db, claimed.effect_id, transition)
+    return await replay(call, moved) if moved is not None else None
 
 
-async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bool = True) -> Attempt | None:
-    """Decide on an effect whose end is unknown, or raise; None to look at it again."""
-    policy = guard.policy
-    if policy.idempotent and run_again:
-        return await _take_over(guard, row, "idempotent")
-    if policy.verify is not None:
-        finding = await _verify(guard, row)
-        if isinstance(finding, Happened):
-            await resolve(
-                guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"
-            )
-            return None
-        if isinstance(finding, NotHappened):
-            # Not from when it began: a slow body may send what it sends at its end.
-            ended = row.lease_until or row.attempted_at
-            # When it ended is not known of a damaged row: then it is not for the clock to decide.
-            rest = timedelta.max if isinstance(ended, OutOfRange) else policy.settle - (row.now - ended)
-            if rest <= timedelta(0):
-                await resolve(
-                    guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"
-                )
-                return None
-            if await _sleep_until(guard, rest, deadline):
-                return None
-        elif finding.retry_in is not None and await _sleep_until(guard, finding.retry_in, deadline):
-            return None
-    if policy.on_unknown == "retry" and run_again:
-        # From the first attempt on: when the vendor saw this key first is not known better.
-        window = policy.idempotency_window
-        is_known = not isinstance(row.first_attempt_at, OutOfRange)
-        if window is None or (is_known and row.now - row.first_attempt_at < window):
-            return await _take_over(guard, row, "the vendor knows its key")
-    if policy.on_unknown in ("ask", "retry") and guard.place is not None:
-        await _questions.ask(guard, row)
-    raise _unknown(guard, row)
+# --- verification ---
 
 
-async def _verify(guard: Guard, row: EffectRow) -> Finding:
-    assert guard.policy.verify is not None  # noqa: S101 (asked for by the caller)
+async def _verify(call: EffectCall, row: EffectRow) -> Finding:
+    """Ask the policy's verify.
+
+    Raises:
+        EffectUnknownError: It failed.
+        EffectError: It cannot be used.
+    """
+    assert call.policy.verify is not None  # noqa: S101 (the caller checks it)
+    tool = call.request.tool
     try:
-        finding = guard.policy.verify(guard.record(row))
-        if isawaitable(finding) and not isinstance(guard.db, BlockingDatabase):
+        finding = call.policy.verify(record_of(call.serde, row))
+        if isawaitable(finding) and not isinstance(call.db, BlockingDatabase):
             finding = await finding
     except Exception as exc:
-        raise _unknown(guard, row, exc) from exc
+        raise _unknown_error(row, exc) from exc
     if isawaitable(finding):
         if iscoroutine(finding):
             finding.close()
-        raise EffectError(f"verify of {guard.call.tool!r} is async, but the tool is not: make both alike")
+        raise EffectError(f"verify of {tool!r} is async, but the tool is sync. Make both alike")
     if not isinstance(finding, (Happened, NotHappened, Undetermined)):
         raise EffectError(
-            f"verify of {guard.call.tool!r} returned {finding!r:.100}: return Happened(result), NotHappened() or "
-            "Undetermined()"
+            f"verify of {tool!r} returned {finding!r:.100}. Return Happened(result), NotHappened() or Undetermined()"
         )
     return finding
 
 
-async def _sleep_until(guard: Guard, rest: timedelta, deadline: float) -> bool:
-    """Wait, if that ends before the deadline."""
-    if time.monotonic() + rest.total_seconds() > deadline:
-        return False
-    await guard.db.sleep(max(rest.total_seconds(), 0.001))
+async def _apply_finding(call: EffectCall, row: EffectRow, finding: Finding, deadline: float) -> bool:
+    """Record what verify found, or wait to ask it again; return whether the effect has to be read again."""
+    if isinstance(finding, Undetermined):
+        return finding.retry_in is not None and await _sleep_until(call, finding.retry_in, deadline)
+    if isinstance(finding, NotHappened):
+        # Counted from the end of the attempt: a slow body may send its request last.
+        ended = row.lease_until or row.attempted_at
+        # The end of a damaged row is not known, so the clock cannot decide.
+        rest = (
+            timedelta.max if isinstance(ended, OutOfRange) else call.policy.verify_after - (row.now - ended)
+        )
+        if rest > timedelta(0):
+            return await _sleep_until(call, rest, deadline)
+    await resolve(call.db, call.serde, row, Decision(finding, "verified", owner(), "verified"))
     return True
 
 
-async def _take_over(guard: Guard, row: EffectRow, reason: str) -> Attempt | None:
-    """Run an unknown effect again, with the same key for the vendor."""
-    asked_at = time.monotonic()
-    memory = ops.claim_memory(ops.new_effect_id(), row.fence + 1)
-    moved = await ops.move_effect(
-        guard.db,
-        row.effect_id,
+async def _sleep_until(call: EffectCall, rest: timedelta, deadline: float) -> bool:
+    """Wait, unless that would end after the deadline; return whether it waited."""
+    if time.monotonic() + rest.total_seconds() > deadline:
+        return False
+    await call.db.sleep(max(rest.total_seconds(), _SHORTEST_SLEEP))
+    return True
+
+
+# --- another attempt ---
+
+
+def _is_in_window(call: EffectCall, row: EffectRow) -> bool:
+    """Return whether the vendor still honours the idempotency key."""
+    window = call.policy.idempotency_window
+    if window is None:
+        return True
+    # From the first attempt on: when the vendor first saw this key is not known more precisely.
+    return not isinstance(row.first_attempt_at, OutOfRange) and row.now - row.first_attempt_at < window
+
+
+async def _take_over(call: EffectCall, row: EffectRow, reason: str) -> Attempt | None:
+    """Take over an unknown effect to run it again under the same idempotency key; None if another process did."""
+    claimed_at = time.monotonic()
+    claim_id = _store.new_effect_id()
+    transition = Transition(
         Outcome("issued"),
-        origins=["unknown"],
-        actor=owner(),
+        ["unknown"],
+        owner(),
         reason=reason,
         fence=row.fence,
         new_owner=True,
-        lease=guard.policy.lease,
-        task_id=guard.call.task_id,
-        run_id=guard.call.run_id,
-        memory=[memory],
+        lease=call.policy.lease,
+        task_id=call.request.task_id,
+        run_id=call.request.run_id,
+        claim_id=claim_id,
     )
+    moved = await _store.move_effect(call.db, row.effect_id, transition)
     if moved is None:
-        now = await ops.get_effect(guard.db, row.effect_id)
-        if now is None or now.state != "issued" or now.fence != row.fence + 1 or memory not in now.asked:
+        now = await _store.get_effect(call.db, row.effect_id)
+        if now is None or now.state != "issued" or now.claim_id != claim_id:
             return None
-        moved = now  # the statement ran, and its answer was lost: it was retried
-    return Attempt(moved, guard.policy, replayed=False, asked_at=asked_at)
+        moved = now  # the statement ran, its answer was lost, and it was retried
+    return Attempt(moved, call.policy, replayed=False, claimed_at=claimed_at)
 
 
-def _unknown(guard: Guard, row: EffectRow, cause: Exception | None = None) -> EffectUnknownError:
+def _unknown_error(row: EffectRow, cause: Exception | None = None) -> EffectUnknownError:
     effect_id = format_ulid(row.effect_id)
-    how = f" (verify failed: {cause})" if cause is not None else ""
+    why = f" (verify failed: {cause})" if cause is not None else ""
     return EffectUnknownError(
-        f"{guard.what(row)} was attempted and nobody knows whether it took place{how}: give its policy a verify= "
-        f"or on_unknown=, or decide with EffectLog.resolve({effect_id!r}, ...) or "
-        f"`python -m langgraph_durable effects resolve {effect_id}`, and run again",
+        f"{describe(row)} was attempted, and it is unknown whether it took place{why}. Give its policy a verify= or "
+        f"on_unknown=, or decide with EffectLog.resolve({effect_id!r}, ...) or "
+        f"`python -m langgraph_durable effects resolve {effect_id}`; then run again",
         effect_id,
     )
-
-
-async def resolve(
-    db: Database,
-    serde: SerializerProtocol,
-    row: EffectRow,
-    finding: Finding | None,
-    *,
-    source: str,
-    actor: str,
-    reason: str | None,
-    memory: Sequence[str] = (),
-) -> bool:
-    """Move an unknown effect to what was found out of it; None abandons it. Return whether it was this that moved it.
-
-    That nothing happened is a definite failure, after which the vendor gets another key, only of an attempt that is
-    known to have ended: one that may still go on could send under the old key, beside the next one under the new.
-
-    What the effect is to remember of that is stored with it, or not at all.
-    """
-    if isinstance(finding, Happened):
-        result = encode_result(serde, finding.result, f"the result of {row.tool!r}")
-        outcome = Outcome("completed", source=source, result=result, output_hash=digest(result[1].hex()))
-    elif isinstance(finding, NotHappened):
-        outcome = Outcome("failed", source=source)
-    else:
-        outcome = Outcome("abandoned", source=source)
-
-    if outcome.state == "failed" and ops.kept_memory(row.fence) in row.asked:
-        memory = [*memory, ops.kept_memory(row.fence + 1)]  # its new owner's fence
-    decision = f"decision {ops.new_effect_id()}"
-    moved = await ops.move_effect(
-        db,
-        row.effect_id,
-        outcome,
-        origins=["unknown"],
-        actor=actor,
-        reason=reason,
-        fence=row.fence,
-        new_owner=outcome.state != "completed",
-        memory=[decision, *memory],
-    )
-    if moved is not None:
-        return True
-    now = await ops.get_effect(db, row.effect_id)
-    return now is not None and decision in now.asked  # it was moved, and the answer was lost: it was retried

@@ -1,4 +1,4 @@
-"""What a replayed call gives back: the outcome, made to fit the call that asks now."""
+"""What a replayed call returns: the recorded outcome, adapted to the call that asks now."""
 
 from __future__ import annotations
 
@@ -8,13 +8,72 @@ from uuid import uuid4
 
 from langchain_core.messages import ToolMessage
 
+from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable.effects._attempt import Attempt
+from langgraph_durable._postgres.session import Session
+from langgraph_durable.effects import _store
+from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
+from langgraph_durable.effects._encoding import decode_result
 from langgraph_durable.effects._location import ToolCall
+from langgraph_durable.effects._rows import EffectRow
+from langgraph_durable.errors import CheckpointCorruptedError, EffectError, EffectForkedError
+
+
+async def replay(call: EffectCall, row: EffectRow, session: Session | None = None) -> Attempt:
+    """Return a completed effect as an attempt that has its result.
+
+    Raises:
+        EffectForkedError: It took place on another branch, and the policy refuses that.
+        EffectError: Its result could not be stored, or has expired.
+        CheckpointCorruptedError: Its result is damaged.
+    """
+    if call.policy.on_fork == "raise" and is_fork(call, row):
+        raise EffectForkedError(
+            f"{describe(row)} took place on another branch of the thread's history, and its policy has "
+            'on_fork="raise". Continue that branch, or use another on_fork='
+        )
+    if row.result_lost:
+        raise EffectError(
+            f"{describe(row)} took place, but its result could not be stored ({row.error}). It is not run again. "
+            "Make the tool return plain data"
+        )
+    attempt = Attempt(row, call.policy, replayed=True)
+    encoded = await stored_result(call, row, session)
+    if row.expired_at is not None:
+        raise EffectError(
+            f"the result of {describe(row)} has expired. The effect took place, and is not run again"
+        )
+    if encoded is None and (row.result_type is not None or row.result is not None):
+        raise CheckpointCorruptedError(
+            f"cannot read the result of {describe(row)}: a part of it is missing. The effect took place, and is not "
+            "run again"
+        )
+    if encoded is not None:
+        what = f"the result of {describe(row)}"
+        attempt.value, attempt.raises = decode_result(call.serde, encoded, what)
+    return attempt
+
+
+def is_fork(call: EffectCall, row: EffectRow) -> bool:
+    """Return whether the effect was requested by another checkpoint than the one this task was made from."""
+    return call.place is not None and row.scope == "call" and row.task_id != call.place.task_id
+
+
+async def stored_result(call: EffectCall, row: EffectRow, session: Session | None = None) -> Encoded | None:
+    """Return an effect's result as it is stored, wherever it is stored."""
+    if row.result_type is None:
+        return None
+    data = row.result
+    if data is None:
+        data = await _store.get_large_result(session or call.db, row.effect_id)
+    return (row.result_type, data) if data is not None else None
+
+
+# --- for the caller ---
 
 
 def give(attempt: Attempt, call: ToolCall | None) -> Any:
-    """Return an effect's value, as the body did, or raise the Command that it raised."""
+    """Return an effect's value as the body did, or raise the Command that it raised."""
     if not attempt.replayed:
         return attempt.value
     value = _rebind(attempt.value, attempt, call)
@@ -26,26 +85,26 @@ def give(attempt: Attempt, call: ToolCall | None) -> Any:
 
 
 def mark(message: ToolMessage, attempt: Attempt) -> ToolMessage:
-    """Say in a message's response_metadata that it is of an effect which took place before."""
+    """Record in a message's response_metadata that it is a replay, and of which effect."""
     row = attempt.row
-    told = {
+    origin = {
         "replayed": True,
         "effect_id": format_ulid(row.effect_id),
         "first_attempt_at": row.first_attempt_at.isoformat(),
         "attempts": row.attempts,
         "source": row.source,
     }
-    metadata = {**message.response_metadata, "effect": told}
+    metadata = {**message.response_metadata, "effect": origin}
     return message.model_copy(update={"response_metadata": metadata})
 
 
 def _rebind(value: Any, attempt: Attempt, call: ToolCall | None) -> Any:
-    """Give messages the id of the call that asks now, ids of their own, and a mark that tells where they are from."""
+    """Give messages a new id, the tool_call_id of the call that asks now, and a mark of their effect."""
     if isinstance(value, ToolMessage):
         tool_call_id = call.tool_call_id if call is not None else value.tool_call_id
         bound = value.model_copy(update={"tool_call_id": tool_call_id, "id": str(uuid4())})
         return mark(bound, attempt)
-    if type(value) in (list, tuple):  # a named tuple is made of fields, not of a sequence
+    if type(value) in (list, tuple):  # not a named tuple, whose constructor takes fields
         return type(value)(_rebind(item, attempt, call) for item in value)
     update = getattr(value, "update", None)
     if type(value).__name__ == "Command" and isinstance(update, dict):

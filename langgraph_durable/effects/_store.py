@@ -1,136 +1,35 @@
-"""The operations of the effect log, each written once, over any Database."""
+"""The operations on stored effects, each written once, over any Database."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from collections.abc import Sequence
+from datetime import timedelta
 
 from ulid import ULID
 
-from langgraph_durable._checkpoints.read import are_texts, resolve_checkpoint_id
+from langgraph_durable._checkpoints.read import resolve_checkpoint_id
 from langgraph_durable._checkpoints.refs import CheckpointRef
-from langgraph_durable._checkpoints.rows import Encoded
-from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.session import Row, Session
-from langgraph_durable._postgres.times import OutOfRange, time_fault
 from langgraph_durable.effects import _statements as sql
-from langgraph_durable.effects.records import TRANSITIONS, State
-from langgraph_durable.errors import CheckpointCorruptedError
+from langgraph_durable.effects._rows import (
+    Claim,
+    ClaimKind,
+    EffectRequest,
+    EffectRow,
+    Note,
+    Outcome,
+    Transition,
+)
+from langgraph_durable.effects.records import TRANSITIONS
+from langgraph_durable.errors import CheckpointCorruptedError, EffectInFlightError
 
 _INLINE_BYTES = 1 << 20
-
-
-class EffectRow(NamedTuple):
-    """An effect as stored, and the server's time when it was read."""
-
-    effect_id: uuid.UUID
-    tool: str
-    state: State
-    previous_state: State | None
-    scope: str
-    thread_id: str | None
-    checkpoint_ns: str | None
-    checkpoint_id: str | None
-    task_id: str | None
-    run_id: str | None
-    message_id: str | None
-    tool_call_id: str | None
-    attempts: int
-    generation: int
-    fence: int
-    owner: str | None
-    first_attempt_at: datetime
-    attempted_at: datetime
-    ended_at: datetime | None
-    source: str | None
-    error: str | None
-    result_lost: bool
-    key: bytes
-    vendor_seed: bytes
-    input_hash: bytes
-    input_type: str | None
-    input: bytes | None
-    result_type: str | None
-    result: bytes | None
-    asked: list[str]
-    lease_until: datetime | None
-    expired_at: datetime | None
-    now: datetime
-
-    @property
-    def fault(self) -> str | None:
-        """What of it cannot be read, if something cannot."""
-        wrong = [
-            time_fault(
-                lease_until=self.lease_until,
-                first_attempt_at=self.first_attempt_at,
-                attempted_at=self.attempted_at,
-                ended_at=self.ended_at,
-                expired_at=self.expired_at,
-            ),
-            f"state: {self.state!r} is none that is known" if self.state not in TRANSITIONS else None,
-            "asked: no list of texts" if not are_texts(self.asked) else None,
-            "lease_until: NULL" if self.state in ("claimed", "issued") and self.lease_until is None else None,
-        ]
-        found = "; ".join(fault for fault in wrong if fault is not None)
-        return f"cannot read effect {format_ulid(self.effect_id)}: {found}" if found else None
-
-    @property
-    def needs_decision(self) -> bool:
-        """Whether nobody will find out how it ended without being asked to: its owner's lease tells nothing, too."""
-        if self.state == "issued":
-            return self.lease_is_damaged or (self.lease_until is not None and self.lease_until < self.now)
-        return self.state == "unknown" or self.state not in TRANSITIONS
-
-    @property
-    def lease_is_damaged(self) -> bool:
-        """Whether it cannot be told when the owner's lease ends."""
-        return self.lease_until is None or isinstance(self.lease_until, OutOfRange)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a tool, as the log keeps it: who asks, for what, from where."""
-
-    key: bytes
-    tool: str
-    scope: str
-    input_hash: bytes
-    encode_input: Callable[[], Encoded | None]
-    thread_id: str | None = None
-    checkpoint_ns: str | None = None
-    checkpoint_id: str | None = None
-    task_id: str | None = None
-    run_id: str | None = None
-    message_id: str | None = None
-    tool_call_id: str | None = None
-
-    @property
-    def scope_thread(self) -> str:
-        """The thread that the key is within; empty for all threads."""
-        return self.thread_id or "" if self.scope in ("call", "step", "thread") else ""
-
-    @property
-    def vendor_seed(self) -> bytes:
-        """What the vendor's key is made from, unlike any other thread's."""
-        return hashlib.sha256(self.key + self.scope_thread.encode("utf-8", "surrogatepass")).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended, as it is to be stored."""
-
-    state: State
-    source: str | None = None
-    error: str | None = None
-    result: Encoded | None = None
-    result_lost: bool = False
-    output_hash: bytes | None = None
+_CLAIM_ATTEMPTS = 100
+"""Usually one. Another one follows if another process creates the effect between the snapshot and the write."""
 
 
 def new_effect_id() -> uuid.UUID:
@@ -138,159 +37,98 @@ def new_effect_id() -> uuid.UUID:
     return ULID().to_uuid()
 
 
-def kept_memory(fence: int) -> str:
-    """Return what an effect remembers of an attempt whose failure leaves the vendor's key; CLAIM heeds it."""
-    return f"kept {fence}"
-
-
-def claim_memory(claim_id: uuid.UUID, fence: int) -> str:
-    """Return what an effect remembers of a claim that was not its first; CLAIM writes the same."""
-    return f"claim {claim_id} {fence}"
+# --- claims and moves ---
 
 
 async def claim_effect(
-    db: Database | Session,
-    call: Call,
-    effect_id: uuid.UUID,
-    state: State,
-    owner: str,
-    lease: timedelta,
-    *,
-    check_duplicates: bool,
-    resumes: bool,
-) -> tuple[int, EffectRow]:
-    """Claim an effect, or return it as it is, or a twin of it that must be resolved first.
-
-    Args:
-        db: Where.
-        call: What is to be done.
-        effect_id: The effect's id, if this is its first claim; what this claim is known by, if not.
-        state: "claimed", or "issued" if the body runs at once.
-        owner: Who claims.
-        lease: Time until another worker may take the owner for dead, on the server's clock.
-        check_duplicates: Whether a first claim waits for effects of the same thread, tool and arguments whose end nobody
-            knows.
-        resumes: Whether a body that waited for a human runs again though it may have sent something before.
+    db: Database | Session, request: EffectRequest, claim: Claim
+) -> tuple[ClaimKind, EffectRow]:
+    """Claim an effect, or return it as it is, or a possible duplicate that must be resolved first.
 
     Returns:
-        CLAIMED, EXISTING or DUPLICATE, and the effect, or its twin.
+        What was found, and the effect or its possible duplicate.
 
     Raises:
-        CheckpointCorruptedError: The row of the effect, or of its twin, does not tell what became of it.
+        CheckpointCorruptedError: The effect's row, or its duplicate's, is damaged: its end cannot be read from it.
+        EffectInFlightError: The effect was neither created nor found.
 
-    Round trips: 1. Transaction: its own.
+    Round trips: 1; 2 if another process creates the effect at the same time. Transaction: its own.
     """
-    input_type, input_ = call.encode_input() or (None, None)
-    params = {
-        "effect_id": effect_id,
-        "scope_thread": call.scope_thread,
-        "key": call.key,
-        "vendor_seed": call.vendor_seed,
-        "thread_id": call.thread_id,
-        "checkpoint_ns": call.checkpoint_ns,
-        "checkpoint_id": call.checkpoint_id,
-        "task_id": call.task_id,
-        "run_id": call.run_id,
-        "message_id": call.message_id,
-        "tool_call_id": call.tool_call_id,
-        "tool": call.tool,
-        "scope": call.scope,
-        "input_hash": call.input_hash,
-        "input_type": input_type,
-        "input": input_,
-        "state": state,
-        "actor": owner,
-        "reason": None,
-        "lease": lease,
-        "check_duplicates": check_duplicates,
-        "resumes": resumes,
-    }
-    while True:
+    params = _claim_params(request, claim)
+    for _ in range(_CLAIM_ATTEMPTS):
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
-            kind, row = rows[0][0], EffectRow(*rows[0][1:])
-            if row.state not in TRANSITIONS or not are_texts(row.asked):
-                raise CheckpointCorruptedError(
-                    f"{row.fault}. Nothing is done for it as long as its row is as it is: what became of the effect "
-                    "is not known"
-                )
-            # It has the id that this very call made, or remembers it: it was claimed here, the answer was lost, and
-            # this is the retry.
-            new = row.effect_id == effect_id and row.fence == 1
-            mine = row.state == state and (new or claim_memory(effect_id, row.fence) in row.asked)
-            return (sql.CLAIMED if mine else kind), row
-
-
-async def expire_effect(db: Database, row: EffectRow, actor: str, *, by_hand: bool = False) -> bool:
-    """Declare an issued effect unknown if its owner gave no sign for a lease; return whether it did.
-
-    The owner may only stand still, and send later what it was about to: the vendor must know that by its key. A lease
-    that is damaged expires only by a human's decision: an owner that lives mends it with its next renewal.
-    """
-    damaged = by_hand and row.lease_is_damaged
-    expired = row.lease_until is not None and row.lease_until < row.now
-    if row.state != "issued" or not (expired or damaged):
-        return False
-    moved = await move_effect(
-        db,
-        row.effect_id,
-        Outcome("unknown", error="its owner gave no sign of life"),
-        origins=["issued"],
-        actor=actor,
-        reason="lease damaged" if damaged else "lease expired",
-        fence=row.fence,
-        expired=not damaged,
-        memory=[kept_memory(row.fence)],
+            return _found(claim, rows[0])
+    raise EffectInFlightError(
+        f"the effect {request.tool!r} could not be claimed: {_CLAIM_ATTEMPTS} attempts neither created nor found it. "
+        f"Thread: {request.thread_id!r}, task: {request.task_id!r}. Check the table for triggers, or run again"
     )
-    return moved is not None
 
 
-async def find_completed(db: Database, call: Call) -> EffectRow | None:
-    """Fetch an effect that was completed: what a replay needs, at the price of one read by key."""
-    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": call.scope_thread, "key": call.key})
-    return EffectRow(*rows[0]) if rows else None
+def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
+    input_type, input_ = request.encode_input() or (None, None)
+    scope_thread = _scope_thread(request)
+    return {
+        "effect_id": claim.claim_id,
+        "scope_thread": scope_thread,
+        "key": request.key,
+        # The idempotency key is derived from it, and another thread's is different.
+        "vendor_seed": hashlib.sha256(request.key + scope_thread.encode("utf-8", "surrogatepass")).digest(),
+        "thread_id": request.thread_id,
+        "checkpoint_ns": request.checkpoint_ns,
+        "checkpoint_id": request.checkpoint_id,
+        "task_id": request.task_id,
+        "run_id": request.run_id,
+        "message_id": request.message_id,
+        "tool_call_id": request.tool_call_id,
+        "tool": request.tool,
+        "scope": request.scope,
+        "input_hash": request.input_hash,
+        "input_type": input_type,
+        "input": input_,
+        "state": claim.state,
+        "actor": claim.owner,
+        "reason": None,
+        "lease": claim.lease,
+        "check_duplicates": claim.check_duplicates,
+        "resumes": claim.resumes,
+    }
+
+
+def _scope_thread(request: EffectRequest) -> str:
+    """Return the thread within which the key is unique; empty for all threads."""
+    return request.thread_id or "" if request.scope in ("call", "step", "thread") else ""
+
+
+def _found(claim: Claim, found: Row) -> tuple[ClaimKind, EffectRow]:
+    row = _effect(found[1:])
+    if row.state not in TRANSITIONS or (row.notes and row.strange_note):
+        raise CheckpointCorruptedError(
+            f"{row.fault}. Its end is not known, so the call is not run. Repair or delete the row"
+        )
+    # The statement ran, its answer was lost, and this is the retry: the effect has this claim's id.
+    if row.state == claim.state and (row.claim_id or row.effect_id) == claim.claim_id:
+        return ClaimKind.CLAIMED, row
+    return ClaimKind(found[0]), row
 
 
 async def move_effect(
-    db: Database | Session,
-    effect_id: uuid.UUID,
-    outcome: Outcome,
-    *,
-    origins: Sequence[State],
-    actor: str | None,
-    reason: str | None = None,
-    fence: int | None = None,
-    expired: bool = False,
-    new_owner: bool = False,
-    lease: timedelta = timedelta(0),
-    task_id: str | None = None,
-    run_id: str | None = None,
-    memory: Sequence[str] = (),
+    db: Database | Session, effect_id: uuid.UUID, transition: Transition
 ) -> EffectRow | None:
-    """Move an effect to another state, if it is in one of `origins` and, given a fence, nobody moved that.
+    """Move an effect to another state, if it meets the transition's conditions.
 
     Args:
-        db: Where; a session inside a transaction, to move it with that.
-        effect_id: Which.
-        outcome: The state to move it to, with what is known of how it ended.
-        origins: States to move it from.
-        actor: Who moves it.
-        reason: Why, for the audit.
-        fence: What the mover holds; None for whatever it is.
-        expired: Whether only if its lease ran out.
-        new_owner: Whether the mover takes it over, which raises the fence.
-        lease: Of the new owner.
-        task_id: The task that takes it over.
-        run_id: The run that takes it over.
-        memory: What it is to remember of that.
+        db: A session to move it inside of an open transaction.
+        effect_id: The effect.
+        transition: The new state, and the states and the fence to move it from.
 
     Returns:
         The effect after the move, or None if it was not moved.
 
-    Round trips: 1.
+    Round trips: 1. Transaction: its own.
     """
-    assert all(outcome.state in TRANSITIONS[origin] for origin in origins), (origins, outcome.state)  # noqa: S101 (no input leads there)
-    error, actor, reason = _storable(outcome.error), _storable(actor), _storable(reason)
+    outcome, origins = transition.outcome, transition.origins
+    assert all(outcome.state in TRANSITIONS[origin] for origin in origins), transition  # noqa: S101 (no input leads here)
     result_type, data = outcome.result or (None, None)
     is_large = data is not None and len(data) > _INLINE_BYTES
     rows = await db.fetch(
@@ -299,61 +137,99 @@ async def move_effect(
             "effect_id": effect_id,
             "to": outcome.state,
             "from": list(origins),
-            "fence": fence,
-            "expired": expired,
-            "new_owner": int(new_owner),
-            "lease": lease,
-            "task_id": task_id,
-            "run_id": run_id,
+            "fence": transition.fence,
+            "expired": transition.expired,
+            "new_owner": int(transition.new_owner),
+            "lease": transition.lease,
+            "task_id": transition.task_id,
+            "run_id": transition.run_id,
+            "claim_id": transition.claim_id,
+            "keeps_key": transition.keeps_key,
             "source": outcome.source,
-            "error": error,
+            "error": _storable(outcome.error),
             "result_type": result_type,
             "result": None if is_large else data,
             "large": data if is_large else None,
             "result_lost": outcome.result_lost,
             "output_hash": outcome.output_hash,
-            "memory": list(memory),
-            "actor": actor,
-            "reason": reason,
+            "notes": _notes_json(transition.notes),
+            "added": len(transition.notes),
+            "actor": _storable(transition.actor),
+            "reason": _storable(transition.reason),
         },
     )
-    return EffectRow(*rows[0]) if rows else None
+    if not rows:
+        return None
+    row = _effect(rows[0])
+    # The statement reads the notes as they were before it.
+    return row._replace(notes=row.notes | set(transition.notes)) if transition.notes else row
+
+
+async def expire_effect(db: Database, row: EffectRow, actor: str, *, by_hand: bool = False) -> bool:
+    """Declare an issued effect unknown if its owner's lease has ended; return whether it did.
+
+    The owner may be suspended and send its request later, so the vendor must recognize that by its key. A damaged
+    lease expires only by a human's decision, because a live owner repairs it with its next renewal.
+    """
+    damaged = by_hand and row.lease_is_damaged
+    expired = row.lease_until is not None and row.lease_until < row.now
+    if row.state != "issued" or not (expired or damaged):
+        return False
+    transition = Transition(
+        Outcome("unknown", error="its owner stopped renewing its lease"),
+        origins=["issued"],
+        actor=actor,
+        reason="lease damaged" if damaged else "lease expired",
+        fence=row.fence,
+        expired=not damaged,
+        keeps_key=True,
+    )
+    return await move_effect(db, row.effect_id, transition) is not None
 
 
 async def record_refusal(db: Database, effect_id: uuid.UUID, fence: int, actor: str, reason: str) -> None:
-    """Record what an owner reported whose fence was moved."""
+    """Keep in the history what an owner reported after another one took its effect over."""
     await db.fetch(
         sql.RECORD_REFUSAL, {"effect_id": effect_id, "fence": fence, "actor": actor, "reason": reason}
     )
 
 
-async def remember(db: Database, effect_id: uuid.UUID, memory: Sequence[str]) -> None:
-    """Remember what a task asked a human about an effect, and which answers came; each once.
+async def add_notes(db: Database, effect_id: uuid.UUID, notes: Sequence[Note]) -> None:
+    """Add to an effect's notes, each of them once.
 
-    Round trips: 1.
+    Round trips: 1. Transaction: its own.
     """
-    await db.fetch(sql.REMEMBER, {"effect_id": effect_id, "memory": list(memory)})
+    await db.fetch(sql.ADD_NOTES, {"effect_id": effect_id, "notes": _notes_json(notes)})
 
 
 async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, timedelta]]) -> int:
-    """Put off the end of leases whose owner is alive, and tell how many there still are."""
+    """Extend leases whose owner is alive; return how many their owners still hold."""
     rows = await db.fetch(sql.RENEW, [list(column) for column in zip(*leases, strict=True)])
     return len(rows)
 
 
+# --- reading ---
+
+
+async def find_completed(db: Database, request: EffectRequest) -> EffectRow | None:
+    """Find an effect that was completed: all that a replay needs, for one read by key."""
+    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": _scope_thread(request), "key": request.key})
+    return _effect(rows[0]) if rows else None
+
+
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
-    """Fetch an effect."""
+    """Get an effect by its id."""
     rows = await db.fetch(sql.GET_EFFECT, {"effect_id": effect_id})
-    return EffectRow(*rows[0]) if rows else None
+    return _effect(rows[0]) if rows else None
 
 
 async def get_large_result(db: Database | Session, effect_id: uuid.UUID) -> bytes | None:
-    """Fetch a result that is stored apart."""
+    """Get a result that is stored apart from its effect."""
     rows = await db.fetch(sql.GET_RESULT, (effect_id,))
     return rows[0][0] if rows else None
 
 
-async def list_effects(
+async def list_effects(  # noqa: PLR0913 (filters by keyword)
     db: Database,
     *,
     states: Sequence[str] | None = None,
@@ -364,7 +240,7 @@ async def list_effects(
     after: uuid.UUID | None = None,
     limit: int | None = None,
 ) -> list[EffectRow]:
-    """Fetch effects, oldest first: those in some states, and maybe those in a state that is none."""
+    """List effects, oldest first: those in some states, and optionally those in a state that is not known."""
     params = {
         "states": list(states) if states is not None else None,
         "known": list(TRANSITIONS) if or_none_known else None,
@@ -374,11 +250,11 @@ async def list_effects(
         "after": after,
         "limit": limit,
     }
-    return _effects(await db.fetch(sql.LIST_EFFECTS, params))
+    return [_effect(row) for row in await db.fetch(sql.LIST_EFFECTS, params)]
 
 
 async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[EffectRow]:
-    """Fetch the effects that the tasks of a checkpoint asked for, the latest one's if `ref` names none.
+    """List the effects that the tasks of a checkpoint requested; of the latest one if `ref` names none.
 
     Round trips: 1; 2 if the checkpoint is named by a ULID.
     """
@@ -386,26 +262,30 @@ async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[Effe
     if checkpoint_id is not None:
         checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
     params = {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "checkpoint_id": checkpoint_id}
-    return _effects(await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params))
+    return [_effect(row) for row in await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params)]
 
 
 async def list_events(db: Database, effect_id: uuid.UUID) -> list[Row]:
-    """Fetch the history of an effect, oldest first."""
+    """List the history of an effect, oldest first."""
     return await db.fetch(sql.LIST_EVENTS, (effect_id,))
 
 
 async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> bool:
-    """Tell whether a checkpoint is stored."""
+    """Return whether a checkpoint is stored."""
     [(exists,)] = await db.fetch(sql.CHECKPOINT_EXISTS, (thread_id, checkpoint_ns, checkpoint_id))
     return bool(exists)
 
 
+def _effect(row: Row) -> EffectRow:
+    return EffectRow._make([*row[:-1], frozenset(Note(*note) for note in row[-1] or ())])
+
+
+def _notes_json(notes: Sequence[Note]) -> str | None:
+    return json.dumps([note._asdict() for note in notes]) if notes else None
+
+
 def _storable(text: str | None) -> str | None:
-    """Return a text that others wrote without what Postgres cannot hold: NUL and lone surrogates."""
+    """Escape what Postgres cannot store of a text that others wrote: NUL and lone surrogates."""
     if text is None:
         return None
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
-
-
-def _effects(rows: Sequence[Row]) -> list[EffectRow]:
-    return [EffectRow(*row) for row in rows]

@@ -1,102 +1,119 @@
-"""`@effect`: a function whose body happens once for each call that a graph asks for."""
+"""`@effect`: a function whose body runs at most once for each call that a graph requests."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast, get_args
+from datetime import timedelta
+from typing import Any, TypeVar, cast, get_args, overload
 
 from langchain_core.runnables import RunnableConfig
+from typing_extensions import Unpack
 
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._validation import require_text
-from langgraph_durable.effects._keys import legible
+from langgraph_durable.effects._executor import EffectExecutor, Invocation, mark_as_effect
+from langgraph_durable.effects._keys import drop_unhashable
 from langgraph_durable.effects._location import find_place, find_tool_call
-from langgraph_durable.effects._prepare import UNNAMED, Prepared, prepare
-from langgraph_durable.effects.log import EffectLog, log_in
-from langgraph_durable.effects.policy import EffectPolicy
+from langgraph_durable.effects._lookup import log_in
+from langgraph_durable.effects.log import EffectLog
+from langgraph_durable.effects.policy import (
+    EffectPolicy,
+    OnFork,
+    OnUnknown,
+    PolicyFields,
+    Scope,
+    Verify,
+)
 from langgraph_durable.errors import EffectError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _INJECTED = "effect_runtime"
-"""The parameter by which ToolNode tells a decorated tool which call it runs for; no model sees it."""
+"""The parameter by which ToolNode passes the call that a decorated tool runs for; models never see it."""
 
 
+@overload
+def effect(function: F, /) -> F: ...
+@overload
 def effect(
-    policy: EffectPolicy | None = None,
     *,
+    verify: Verify | None = ...,
+    on_unknown: OnUnknown = ...,
+    idempotent: bool = ...,
+    read_only: bool = ...,
+    scope: Scope = ...,
+    failed_on: type[BaseException] | tuple[type[BaseException], ...] = ...,
+    verify_after: timedelta | float = ...,
+    idempotency_window: timedelta | float | None = ...,
+    lease: timedelta | float = ...,
+    wait_timeout: timedelta | float = ...,
+    on_fork: OnFork = ...,
+    policy: EffectPolicy | None = None,
     key: str | Callable[..., str] | None = None,
     log: EffectLog | None = None,
     name: str | None = None,
-    **options: Any,
-) -> Callable[[F], F]:
-    """Make a function's body happen once for each call, whatever crashes.
+) -> Callable[[F], F]: ...
+def effect(
+    function: F | None = None,
+    /,
+    *,
+    policy: EffectPolicy | None = None,
+    key: str | Callable[..., str] | None = None,
+    log: EffectLog | None = None,
+    name: str | None = None,
+    **fields: Unpack[PolicyFields],
+) -> F | Callable[[F], F]:
+    """Run a function's body at most once for each call, also across crashes.
 
-    The saver is found in the running graph. What the body returns is stored, and returned again when a resumed, retried
-    or forked run comes to the same call; where a crash left it open whether the body took effect, the policy decides.
-    Put it under `@tool`.
+    Works bare (`@effect`) and with keywords (`@effect(verify=...)`). Put it under `@tool`. The saver is found in the
+    running graph. The body's return value is stored, and returned again when a resumed, retried or forked run comes to
+    the same call. If a crash left it open whether the body took effect, the policy decides.
 
     Args:
-        policy: What to do; or its attributes, as keywords.
-        key: What makes two calls the same effect, instead of the policy's scope: text, or a function of the call's
-            arguments that returns it. Without it, arguments must be data that can be hashed: iterators, secrets and
-            models with excluded fields are refused; with it they are neither compared nor recorded.
-        log: The log, for calls outside of a graph.
+        function: The function, sync or async, if used bare.
+        policy: The policy; keywords that are fields of EffectPolicy, such as `verify=` or `on_unknown=`, override it.
+        key: What identifies the call, instead of the policy's scope: text, or a function of the call's arguments that
+            returns it. Without a key, arguments must be plain data, because they are hashed: iterators, secrets and
+            models with excluded fields are refused. With a key, those are neither compared nor recorded.
+        log: The effect log, for calls outside a graph: `saver.effects`.
         name: The effect's name; the function's by default.
-        **options: Attributes of EffectPolicy, such as verify= or on_unknown=.
+        **fields: Fields of EffectPolicy.
 
     Raises:
-        InvalidConfigError: An attribute of the policy, or the name, cannot be used.
-        TypeError: It is written without parentheses, or on a generator, or an option is no attribute of EffectPolicy.
-        EffectError: At the call: the effect can be neither carried out nor replayed; the kinds say why.
+        InvalidConfigError: A field of the policy, or the name, cannot be used.
+        TypeError: It decorates something other than a function, or a generator.
+        EffectError: At the call: the effect can be neither carried out nor replayed; the subclasses say why.
     """
-    if policy is not None and not isinstance(policy, EffectPolicy):
-        raise TypeError("write @effect() with parentheses: its arguments are the policy's")
-    policy = (policy or EffectPolicy()).but(**options)
+    policy = (policy or EffectPolicy()).replace(**fields)
 
     def decorate(function: F) -> F:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{function.__name__} is a generator, whose body runs after it returned: make it return what it did"
-            )
-        known_as = require_text(name or function.__name__, "name")
-        guarded = _Guarded(function, policy, key, log, known_as)
-        if inspect.iscoroutinefunction(function):
+        _require_function(function)
+        known_as = name or getattr(function, "__name__", None)
+        if known_as is None:
+            raise TypeError(f"@effect needs a name= for {function!r:.100}, which has no __name__")
+        called = _EffectFunction(function, policy, key, log, require_text(known_as, "name"))
+        return cast("F", called.wrap())
 
-            @functools.wraps(function)
-            async def awrapper(*args: Any, **kwargs: Any) -> Any:
-                runtime = guarded.take_runtime(kwargs)
-                if policy.read_only:
-                    return await function(*args, **kwargs)
-                prepared = guarded.prepare(args, kwargs, runtime, asynchronous=True)
-
-                return await prepared.run(lambda: function(*args, **kwargs))
-
-            awrapper.__effect__ = True  # type: ignore[attr-defined] # see is_effect
-            return cast("F", guarded.ask_for_runtime(awrapper))
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            runtime = guarded.take_runtime(kwargs)
-            if policy.read_only:
-                return function(*args, **kwargs)
-            prepared = guarded.prepare(args, kwargs, runtime, asynchronous=False)
-
-            async def body() -> Any:
-                return function(*args, **kwargs)
-
-            return run_sync(prepared.run(body))
-
-        wrapper.__effect__ = True  # type: ignore[attr-defined] # see is_effect
-        return cast("F", guarded.ask_for_runtime(wrapper))
-
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
-class _Guarded:
-    """A decorated function, and what tells its calls apart."""
+def _require_function(function: Any) -> None:
+    if isinstance(function, EffectPolicy):
+        raise TypeError("@effect takes its policy as a keyword: write @effect(policy=...)")
+    if not callable(function):
+        raise TypeError(
+            f"@effect decorates functions, got {type(function).__name__}. Put it under @tool, next to the function"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{function.__name__} is a generator, whose body runs after the call returned. Return the result instead"
+        )
+
+
+class _EffectFunction:
+    """A decorated function, and what identifies its calls."""
 
     def __init__(
         self,
@@ -116,7 +133,7 @@ class _Guarded:
         self.own_runtime = self._find_own_runtime()
 
     def _find_own_runtime(self) -> str | None:
-        """Return the parameter by which the function itself asks for the runtime."""
+        """Return the parameter in which the function itself takes the runtime."""
         for parameter in self.signature.parameters.values():
             hint = parameter.annotation
             named = hint.split("[")[0] if isinstance(hint, str) else getattr(hint, "__origin__", hint)
@@ -124,29 +141,69 @@ class _Guarded:
                 return parameter.name
         return None
 
-    def ask_for_runtime(self, wrapper: Any) -> Any:
-        """Give a wrapper a parameter that ToolNode fills with the call it runs for, unless the function has one."""
+    def wrap(self) -> Callable[..., Any]:
+        """Return the function that replaces the decorated one."""
+        wrapper = self._wrap_async() if inspect.iscoroutinefunction(self.function) else self._wrap_sync()
+        mark_as_effect(wrapper)
+        self._request_runtime(wrapper)
+        return wrapper
+
+    def _wrap_async(self) -> Callable[..., Any]:
+        function = self.function
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            runtime = self._take_runtime(kwargs)
+            if self.policy.read_only:
+                return await function(*args, **kwargs)
+            executor, invocation = self._invocation(args, kwargs, runtime)
+            value, _ = await executor.run_invocation(
+                invocation, lambda: function(*args, **kwargs), asynchronous=True
+            )
+            return value
+
+        return wrapper
+
+    def _wrap_sync(self) -> Callable[..., Any]:
+        function = self.function
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            runtime = self._take_runtime(kwargs)
+            if self.policy.read_only:
+                return function(*args, **kwargs)
+            executor, invocation = self._invocation(args, kwargs, runtime)
+
+            async def body() -> Any:
+                return function(*args, **kwargs)
+
+            value, _ = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
+            return value
+
+        return wrapper
+
+    def _request_runtime(self, wrapper: Any) -> None:
+        """Add a parameter that ToolNode fills with the runtime, unless the function has one."""
         if self.runtime_type is None or self.own_runtime is not None:
-            return wrapper
+            return
         parameters = list(self.signature.parameters.values())
-        asked = inspect.Parameter(
+        injected = inspect.Parameter(
             _INJECTED, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=self.runtime_type
         )
         at = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
-        wrapper.__signature__ = self.signature.replace(parameters=[*parameters[:at], asked, *parameters[at:]])
+        wrapper.__signature__ = self.signature.replace(
+            parameters=[*parameters[:at], injected, *parameters[at:]]
+        )
         wrapper.__annotations__ = {**self.function.__annotations__, _INJECTED: self.runtime_type}
-        return wrapper
 
-    def take_runtime(self, kwargs: dict[str, Any]) -> Any:
-        """Return the runtime that came with a call, if one did."""
+    def _take_runtime(self, kwargs: dict[str, Any]) -> Any:
         if self.own_runtime is not None:
             return kwargs.get(self.own_runtime)
         return kwargs.pop(_INJECTED, None)
 
-    def prepare(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Any, *, asynchronous: bool
-    ) -> Prepared:
-        """Find out which effect a call is, and where it is logged."""
+    def _invocation(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Any
+    ) -> tuple[EffectExecutor, Invocation]:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {n: v for n, v in bound.arguments.items() if not self._is_injected(n, v)}
@@ -154,31 +211,39 @@ class _Guarded:
         log = self.log or (log_in(place.saver) if place is not None else None)
         if log is None:
             raise EffectError(
-                f"{self.name!r} was called outside of a running graph, where nothing tells one call from another: give "
-                "@effect(...) a key= and a log=saver.effects"
+                f"{self.name!r} was called outside a running graph, so nothing identifies the call. Give @effect a "
+                "key= and log=saver.effects"
             )
-        key = UNNAMED if self.key is None else self.key(**arguments) if callable(self.key) else self.key
-        if key is not UNNAMED:
-            arguments = legible(arguments)
-        call = None
+        key = self._key_for(arguments)
+        if key is not None:
+            arguments = drop_unhashable(arguments)
+        tool_call = None
         if runtime is not None and place is not None:
-            call = find_tool_call(runtime.state, runtime.tool_call_id, self.name, arguments, place)
-        return prepare(
-            log, self.name, self.policy, arguments, place, call, key=key, asynchronous=asynchronous
-        )
+            tool_call = find_tool_call(runtime.state, runtime.tool_call_id, self.name, arguments, place)
+        return log.executor, Invocation(self.name, self.policy, arguments, place, tool_call, key)
+
+    def _key_for(self, arguments: Mapping[str, Any]) -> str | None:
+        if self.key is None:
+            return None
+        key: Any = self.key(**arguments) if callable(self.key) else self.key
+        if not isinstance(key, str) or not key:
+            raise EffectError(
+                f"the key= of {self.name!r} must be or return a non-empty str, got {key!r:.100}"
+            )
+        return key
 
     def _is_injected(self, name: str, value: Any) -> bool:
-        """Tell whether an argument comes from LangGraph or langchain, not from whoever asked for the call."""
+        """Return whether an argument comes from LangGraph or langchain, not from the caller."""
         if name == self.own_runtime:
             return True
         hint = self.signature.parameters[name].annotation
         if name == "config":
             return _is_config(hint, value)
-        return _injects(hint) or name in ("run_manager", "callbacks", "self", "cls")
+        return _is_injected_by(hint) or name in ("run_manager", "callbacks", "self", "cls")
 
 
 def _is_config(hint: Any, value: Any) -> bool:
-    """Tell whether an argument of that name is LangGraph's config: it may be what is to be done, too."""
+    """Return whether an argument named `config` is LangGraph's config, and not the tool's input."""
     if hint is inspect.Parameter.empty:
         return isinstance(value, Mapping) and "configurable" in value
     if isinstance(hint, str):
@@ -186,7 +251,8 @@ def _is_config(hint: Any, value: Any) -> bool:
     return hint is RunnableConfig or RunnableConfig in get_args(hint)
 
 
-def _injects(hint: Any) -> bool:
+def _is_injected_by(hint: Any) -> bool:
+    """Return whether an annotation has langchain inject the argument."""
     from langchain_core.tools import InjectedToolArg
 
     if isinstance(hint, str):

@@ -1,29 +1,56 @@
-"""TODO."""
+"""Effects as the code that carries them out sees them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable.effects._attempt import Attempt, current_attempt
-from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects._store import Outcome
-from langgraph_durable.effects.records import State
-from langgraph_durable.errors import (
-    EffectError,
-)
-
-if TYPE_CHECKING:
-    pass
+from langgraph_durable.effects._attempt import Attempt, EffectCall, current_attempt
+from langgraph_durable.effects._run import complete, fail, issue
+from langgraph_durable.effects.records import Source, State
+from langgraph_durable.errors import EffectError
 
 
-class EffectHandle:
-    """An effect, to the code that carries it out."""
+@dataclass(frozen=True, slots=True)
+class RunningEffect:
+    """The effect whose body is running."""
 
-    def __init__(self, guard: Guard | None, attempt: Attempt) -> None:
-        self._guard = guard
+    effect_id: str
+    """Its ULID."""
+    idempotency_key: str
+    """The key to send to the provider: it changes only after an attempt definitely failed."""
+    attempts: int
+    """How many attempts there were, including this one."""
+    first_attempt_at: datetime
+    """When the first attempt began, by the server's clock."""
+
+
+def current_effect() -> RunningEffect:
+    """Return the effect whose body is running.
+
+    Raises:
+        EffectError: No effect is running here.
+    """
+    attempt = current_attempt()
+    if attempt is None:
+        raise EffectError(
+            "no effect is running here. Call current_effect() inside a function decorated with @effect, a body given "
+            "to effects.run(), or an effects.effect() block"
+        )
+    row = attempt.row
+    return RunningEffect(
+        format_ulid(row.effect_id), attempt.idempotency_key, row.attempts, row.first_attempt_at
+    )
+
+
+class _Handle:
+    """What sync and async code know of an effect they carry out."""
+
+    def __init__(self, call: EffectCall, attempt: Attempt) -> None:
+        self._call = call
         self._attempt = attempt
 
     @property
@@ -33,71 +60,69 @@ class EffectHandle:
 
     @property
     def idempotency_key(self) -> str:
-        """The idempotency key to send to the vendor: it changes only after an attempt definitely failed."""
+        """The key to send to the provider: it changes only after an attempt definitely failed."""
         return self._attempt.idempotency_key
 
     @property
     def replayed(self) -> bool:
-        """Whether it took place before: do not do it again; `result` is what came of it."""
+        """Whether it took place before. Do not repeat it; `result` is the recorded result."""
         return self._attempt.replayed
 
     @property
     def result(self) -> Any:
-        """What came of it, if it was completed."""
+        """The result, once completed."""
         return self._attempt.value
 
     @property
     def attempts(self) -> int:
-        """How many there were, with this one."""
+        """How many attempts there were, including this one."""
         return self._attempt.row.attempts
 
     @property
     def first_attempt_at(self) -> datetime:
-        """When the first one began, by the server's clock."""
+        """When the first attempt began, by the server's clock."""
         return self._attempt.row.first_attempt_at
 
     @property
-    def source(self) -> str | None:
-        """How the result is known: "executed", "verified" or "human"."""
-        return self._attempt.row.source
+    def source(self) -> Source | None:
+        """How the outcome is known: "executed", "verified" or "human"."""
+        return self._attempt.row.source  # type: ignore[return-value] # as the statements of this package wrote it
 
     @property
     def state(self) -> State:
         """The effect's state, as far as this code knows."""
         return self._attempt.row.state
 
-    def _check(self) -> Guard:
-        if self._guard is None:
-            raise EffectError("this effect's end is recorded by whoever runs it, when the body ends")
+    def _require_attempted(self) -> None:
         if self.replayed:
             raise EffectError(
-                f"effect {self.effect_id} took place before: look at `replayed`, and use `result` instead of doing it"
+                f"effect {self.effect_id} took place before. Check `replayed`, and use `result` instead of repeating it"
             )
-        return self._guard
 
     async def _issue(self) -> None:
-        await self._check().issue(self._attempt)
+        self._require_attempted()
+        await issue(self._call, self._attempt)
 
     async def _complete(self, result: Any) -> None:
-        await self._check().complete(self._attempt, result)
+        self._require_attempted()
+        await complete(self._call, self._attempt, result)
         self._attempt.value = result
 
     async def _fail(self, error: str) -> None:
-        guard = self._check()
-        outcome = Outcome("failed", error=error)
-        await guard.report(self._attempt, outcome, origins=["claimed", "issued", "unknown"], reason=error)
+        self._require_attempted()
+        await fail(self._call, self._attempt, error)
 
 
-class Effect(EffectHandle):
-    """An effect in the hands of sync code.
+class Effect(_Handle):
+    """An effect carried out by sync code.
 
-    Its methods raise EffectSupersededError if another owner took it over, and EffectError if it is `replayed`.
+    Its methods raise EffectSupersededError if another owner took the effect over, and EffectError if it is `replayed`.
     """
 
     def issue(self) -> None:
-        """Record that what follows may reach the outside world, if it was begun with issued=False.
+        """Record that what follows may reach the outside world, if it began with issued=False.
 
-        Of one that is issued already, this only makes sure that no other owner has taken it over.
+        For an effect that is already issued, only check that no other owner has taken it over.
         """
         run_sync(self._issue())
 
@@ -110,14 +135,11 @@ class Effect(EffectHandle):
         run_sync(self._fail(error))
 
 
-class AsyncEffect(EffectHandle):
-    """An effect in the hands of async code; see `Effect`."""
+class AsyncEffect(_Handle):
+    """An effect carried out by async code; see `Effect`."""
 
     async def issue(self) -> None:
-        """Record that what follows may reach the outside world, if it was begun with issued=False.
-
-        Of one that is issued already, this only makes sure that no other owner has taken it over.
-        """
+        """Record that what follows may reach the outside world; see `Effect.issue`."""
         await self._issue()
 
     async def complete(self, result: Any = None) -> None:
@@ -127,17 +149,3 @@ class AsyncEffect(EffectHandle):
     async def fail(self, error: str) -> None:
         """Record that it definitely did not take place."""
         await self._fail(error)
-
-
-def current_effect() -> EffectHandle:
-    """Return the effect whose body runs here.
-
-    Raises:
-        EffectError: No effect's body runs here.
-    """
-    attempt = current_attempt()
-    if attempt is None:
-        raise EffectError(
-            "no effect runs here: call current_effect() inside a function decorated with @effect"
-        )
-    return EffectHandle(None, attempt)

@@ -1,135 +1,105 @@
-"""The effect log: what happened outside, kept beside the checkpoints."""
+"""The effect log of a saver: carries effects out, shows them, and takes decisions on them."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections import Counter
+import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncCursor, Cursor
 
 from langgraph_durable._checkpoints.refs import checkpoint_ref
-from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
-from langgraph_durable._context import SaverContext
-from langgraph_durable._postgres.database import Database, run_sync
-from langgraph_durable._validation import require_limit, require_text
-from langgraph_durable.effects import _statements as sql
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._attempt import Attempt, owner, running
-from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects._encoding import call_of, event_of, record_of
-from langgraph_durable.effects._keys import named_key
-from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
-from langgraph_durable.effects._location import Place, find_place
-from langgraph_durable.effects._recovery import resolve
-from langgraph_durable.effects._store import Call, EffectRow
-from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
-from langgraph_durable.effects.records import TRANSITIONS, EffectEvent, EffectRecord, State
-from langgraph_durable.errors import (
-    CheckpointCorruptedError,
-    EffectConflictError,
-    EffectError,
-    InvalidConfigError,
-)
+from langgraph_durable._postgres.database import run_sync
+from langgraph_durable.effects import _reading as reading
+from langgraph_durable.effects._attempt import Attempt, EffectCall, running
+from langgraph_durable.effects._claim import begin_effect
+from langgraph_durable.effects._deciding import decide
+from langgraph_durable.effects._executor import EffectExecutor
+from langgraph_durable.effects._run import record_exception
+from langgraph_durable.effects._transaction import begin_transaction_effect
+from langgraph_durable.effects.handle import AsyncEffect, Effect
+from langgraph_durable.effects.policy import EffectPolicy, Finding
+from langgraph_durable.effects.records import EffectEvent, EffectRecord, State
+from langgraph_durable.errors import EffectError
 
 if TYPE_CHECKING:
     from langgraph_durable.effects.tools import ToolWrapper
-from langgraph_durable.effects.handle import AsyncEffect, Effect
+
+T = TypeVar("T")
 
 _DEFAULT = EffectPolicy()
 
 
 class EffectLog:
-    """The effects of one saver's database: makes them happen once, shows them, takes decisions on them."""
+    """The effects in one saver's database. Use `saver.effects`.
 
-    def __init__(self, context: SaverContext, saver: HasSerde) -> None:
-        """Use `saver.effects`, which gives every caller of a saver the same log."""
-        self.context = context
-        self._saver = saver
-        self._leases = LeaseKeeper(self._renew)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._replays: Counter[str] = Counter()
+    Attributes:
+        executor: For this package: what carries the effects out.
+    """
+
+    def __init__(self, executor: EffectExecutor) -> None:
+        self.executor = executor
+        self._context = executor.context
 
     @property
-    def serde(self) -> SerializerProtocol:
-        """The saver's serializer, as it is now."""
-        return self._saver.serde
+    def _serde(self) -> SerializerProtocol:
+        return self.executor.serde
 
-    def _renew(self, leases: list[Lease]) -> None:
-        if self.context.connections is not None:
-            run_sync(ops.renew_leases(self.context.db, leases))
-        elif self._loop is not None:
-            on_loop(self._loop, lambda held: ops.renew_leases(self.context.adb, held))(leases)
+    # --- carrying effects out ---
 
-    def _guard(
+    def run(
         self,
-        db: Database,
-        call: Call,
-        policy: EffectPolicy,
-        place: Place | None,
+        name: str,
         *,
-        named: bool,
-        is_alone: bool = True,
-    ) -> Guard:
-        if self.context.connections is None:
-            self._loop = asyncio.get_running_loop()
-        return Guard(
-            db, self.context, self.serde, self._leases, call, policy, place, named=named, is_alone=is_alone
-        )
+        key: str,
+        body: Callable[[], T],
+        args: Any = None,
+        policy: EffectPolicy = _DEFAULT,
+    ) -> T:
+        """Run a function at most once, and return its result or the recorded one.
 
-    def _named(self, name: str, key: str, args: Any) -> tuple[Call, Place | None]:
-        if not require_text(name, "name"):
-            raise InvalidConfigError("name= must say what is done, such as 'charge', got ''")
-        if not isinstance(key, str) or not key:
-            raise EffectError(f"key= must be text that names the effect among all of {name!r}, got {key!r}")
-        place = find_place()
-        return call_of(self.serde, name, "key", named_key(name, key), args, place), place
+        `current_effect()` works inside the function. An exception from it means that it is unknown whether the effect
+        took place, unless the policy's `failed_on` says otherwise.
 
-    async def _run(self, guard: Guard, body: Callable[[], Awaitable[Any]]) -> Attempt:
-        attempt = await guard.run(body)
-        if attempt.replayed:
-            self._note_replay(guard.place)
-        return attempt
+        Args:
+            name: What is done, such as "charge".
+            key: What identifies the effect whenever it is requested again; unique among effects of this name.
+            body: Called without arguments.
+            args: Plain data to record and compare, without iterators and secrets. The same key with other args is an
+                EffectConflictError.
+            policy: What to do when an earlier attempt's outcome is unknown.
 
-    def _note_replay(self, place: Place | None) -> None:
-        self._replays[(place.run_id if place is not None else None) or ""] += 1
-
-    def replays(self, run_id: str | None = None) -> int:
-        """Return how many effects were replayed in this process, in one run or in all."""
-        return self._replays[run_id] if run_id is not None else self._replays.total()
-
-    # --- tools that one does not own ---
-
-    def tool_wrapper(
-        self,
-        policies: Mapping[str, EffectPolicy] | None = None,
-        *,
-        default: EffectPolicy = _DEFAULT,
-        trust_hints: bool = False,
-    ) -> ToolWrapper:
-        """Return what makes the bodies of a ToolNode's tools effects; see ToolWrapper for the arguments.
-
-        `ToolNode(tools, wrap_tool_call=wrapper.wrap_tool_call, awrap_tool_call=wrapper.awrap_tool_call)`.
+        Raises:
+            EffectError: The effect can be neither carried out nor replayed; the subclasses say why.
         """
-        from langgraph_durable.effects.tools import ToolWrapper
+        if policy.read_only:
+            return body()
 
-        return ToolWrapper(self, policies, default=default, trust_hints=trust_hints)
+        async def run_body() -> T:
+            return body()
 
-    def wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
-        """Run a tool call as an effect with the policy that trusts nothing, for `ToolNode(wrap_tool_call=...)`."""
-        return self.tool_wrapper().wrap_tool_call(request, execute)
+        call = self.executor.named_call(self._context.db, name, key, args, policy)
+        result: T = self.executor.value(run_sync(self.executor.run(call, run_body)))
+        return result
 
-    async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Run a tool call as an effect; see `wrap_tool_call`."""
-        return await self.tool_wrapper().awrap_tool_call(request, execute)
-
-    # --- raw code ---
+    async def arun(
+        self,
+        name: str,
+        *,
+        key: str,
+        body: Callable[[], Awaitable[T]],
+        args: Any = None,
+        policy: EffectPolicy = _DEFAULT,
+    ) -> T:
+        """Run an async function at most once, and return its result or the recorded one; see `run`."""
+        if policy.read_only:
+            return await body()
+        call = self.executor.named_call(self._context.adb, name, key, args, policy)
+        result: T = self.executor.value(await self.executor.run(call, body))
+        return result
 
     @contextmanager
     def effect(
@@ -141,33 +111,33 @@ class EffectLog:
         policy: EffectPolicy = _DEFAULT,
         issued: bool = True,
     ) -> Iterator[Effect]:
-        """Carry an effect out by hand.
+        """Carry an effect out in a block that reports its outcome.
 
-        `if not e.replayed: ...; e.complete(result)`. Leaving without `complete` or `fail`, also by `interrupt()`, means
-        that it is unknown whether it happened, unless the exception tells (see EffectPolicy.failed_on).
+        `if not e.replayed: ...; e.complete(result)`. Leaving the block without `complete` or `fail`, also by
+        `interrupt()`, means that it is unknown whether the effect took place, unless the exception proves that it did
+        not (see EffectPolicy.failed_on).
 
         Args:
-            name: What is done, such as "charge".
-            key: What makes it the same effect whenever it is asked for again; unique among all of this name.
-            args: Plain data, without iterators and secrets; the same key with other args is an EffectConflictError.
-            policy: What to do when an earlier attempt's end is unknown.
-            issued: Whether it may happen from the start. With False it cannot before `e.issue()`: leaving before that
-                means failed, or, by `interrupt()`, that the block is run again with the answer; and a process that dies
-                before it has done nothing.
+            name: See `run`.
+            key: See `run`.
+            args: See `run`.
+            policy: See `run`.
+            issued: Whether the effect may take place from the start of the block. With False it cannot before
+                `e.issue()`. Leaving the block before that means failed, or, by `interrupt()`, that the block runs again
+                with the answer. A process that dies before that has done nothing.
 
         Raises:
-            EffectError: It can be neither begun nor replayed; the kinds say why.
+            EffectError: The effect can be neither begun nor replayed; the subclasses say why.
         """
-        call, place = self._named(name, key, args)
-        guard = self._guard(self.context.db, call, policy, place, named=True)
-        attempt = run_sync(guard.begin("issued" if issued else "claimed"))
-        with self._held(attempt, policy):
+        call = self.executor.named_call(self._context.db, name, key, args, policy)
+        attempt = run_sync(begin_effect(call, "issued" if issued else "claimed"))
+        with self.executor.holding(call, attempt):
             try:
-                yield Effect(guard, attempt)
+                yield Effect(call, attempt)
             except BaseException as exc:
-                run_sync(_leave(guard, attempt, exc))
+                run_sync(_leave(call, attempt, exc))
                 raise
-            run_sync(_leave(guard, attempt, None))
+            run_sync(_leave(call, attempt, None))
 
     @asynccontextmanager
     async def aeffect(
@@ -179,86 +149,98 @@ class EffectLog:
         policy: EffectPolicy = _DEFAULT,
         issued: bool = True,
     ) -> AsyncIterator[AsyncEffect]:
-        """Carry an effect out by hand, in async code; see `effect`."""
-        call, place = self._named(name, key, args)
-        guard = self._guard(self.context.adb, call, policy, place, named=True)
-        attempt = await guard.begin("issued" if issued else "claimed")
-        with self._held(attempt, policy):
+        """Carry an effect out in an async block that reports its outcome; see `effect`."""
+        call = self.executor.named_call(self._context.adb, name, key, args, policy)
+        attempt = await begin_effect(call, "issued" if issued else "claimed")
+        with self.executor.holding(call, attempt):
             try:
-                yield AsyncEffect(guard, attempt)
+                yield AsyncEffect(call, attempt)
             except BaseException as exc:
-                await guard.db.finish(_leave(guard, attempt, exc))
+                await call.db.finish(_leave(call, attempt, exc))
                 raise
-            await guard.db.finish(_leave(guard, attempt, None))
-
-    @contextmanager
-    def _held(self, attempt: Attempt, policy: EffectPolicy) -> Iterator[None]:
-        if attempt.replayed:
-            self._note_replay(find_place())
-        row = attempt.row
-        lease = (
-            nullcontext() if attempt.replayed else self._leases.keep(row.effect_id, row.fence, policy.lease)
-        )
-        with lease, running(attempt):
-            yield
-
-    # --- one transaction ---
+            await call.db.finish(_leave(call, attempt, None))
 
     @contextmanager
     def transaction(self, name: str, *, key: str, args: Any = None) -> Iterator[tuple[Cursor[Any], Effect]]:
-        """Write to the saver's own database and record the effect in one transaction: both, or neither.
+        """Write rows to the saver's database and record the effect, in one transaction.
 
-        Where nothing leaves the database, this is exactly once, with nothing to verify. `if not e.replayed:` write
-        with the cursor; `e.complete(result)` if there is a result to keep. What the saver itself is asked inside the
-        block is part of the transaction on a single connection; with pools it takes another connection, and is not.
+        If the effect is only these rows, this is exactly once, with nothing to verify. `if not e.replayed:` write with
+        the cursor, and call `e.complete(result)` if there is a result to keep. Calls of the saver inside the block are
+        part of the transaction if the saver has a single connection; with a pool they use another connection.
+
+        Args:
+            name: See `run`.
+            key: See `run`.
+            args: See `run`.
 
         Raises:
             EffectConflictError: The key was used with other args.
-            EffectError: The effect was begun outside of a transaction, and has not been completed.
+            EffectError: The effect was begun outside a transaction and is not completed.
         """
-        call, place = self._named(name, key, args)
-        db = self.context.db
-        guard = self._guard(db, call, _DEFAULT, place, named=True)
+        db = self._context.db
+        call = self.executor.named_call(db, name, key, args, _DEFAULT)
         with db.open_session() as (session, connection):
-            attempt = run_sync(_begin_in(guard, session))
-            with running(attempt), Cursor(connection) as cursor:
-                handle = _InTransaction(guard, attempt)
+            handle = run_sync(begin_transaction_effect(call, session))
+            with running(handle.attempt), Cursor(connection) as cursor:
                 yield cursor, handle
-            run_sync(_complete_in(guard, session, handle))
+            run_sync(handle.record(session))
 
     @asynccontextmanager
     async def atransaction(
         self, name: str, *, key: str, args: Any = None
     ) -> AsyncIterator[tuple[AsyncCursor[Any], Effect]]:
-        """Write to the saver's own database and record the effect in one transaction; see `transaction`."""
-        call, place = self._named(name, key, args)
-        db = self.context.adb
-        guard = self._guard(db, call, _DEFAULT, place, named=True)
+        """Write rows to the saver's database and record the effect, in one transaction; see `transaction`."""
+        db = self._context.adb
+        call = self.executor.named_call(db, name, key, args, _DEFAULT)
         async with db.open_session() as (session, connection):
-            attempt = await _begin_in(guard, session)
-            with running(attempt):
+            handle = await begin_transaction_effect(call, session)
+            with running(handle.attempt):
                 async with AsyncCursor(connection) as cursor:
-                    handle = _InTransaction(guard, attempt)
                     yield cursor, handle
-            await _complete_in(guard, session, handle)
+            await handle.record(session)
 
-    # --- looking, and deciding ---
+    # --- tools without @effect ---
+
+    def tool_wrapper(
+        self,
+        policies: Mapping[str, EffectPolicy] | None = None,
+        *,
+        default: EffectPolicy = _DEFAULT,
+        trust_hints: bool = False,
+    ) -> ToolWrapper:
+        """Return a wrapper that makes the bodies of a ToolNode's tools effects; see ToolWrapper for the arguments.
+
+        `ToolNode(tools, wrap_tool_call=wrapper.wrap_tool_call, awrap_tool_call=wrapper.awrap_tool_call)`.
+        """
+        from langgraph_durable.effects.tools import ToolWrapper  # langchain's tools take 0.3 s to import
+
+        return ToolWrapper(self, policies, default=default, trust_hints=trust_hints)
+
+    def wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        """Run a tool call as an effect with the default policy, for `ToolNode(wrap_tool_call=...)`."""
+        return self.tool_wrapper().wrap_tool_call(request, execute)
+
+    async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Run a tool call as an effect with the default policy; see `wrap_tool_call`."""
+        return await self.tool_wrapper().awrap_tool_call(request, execute)
+
+    # --- reading and deciding ---
+
+    def replays(self, run_id: str | None = None) -> int:
+        """Return how many effects this process replayed: in total, or in one of the last 1,024 runs with replays."""
+        return self.executor.replays.count(run_id)
 
     def get(self, effect_id: str) -> EffectRecord | None:
-        """Return an effect, or None if there is none of this id.
+        """Return an effect, or None if there is none with this id.
 
         Raises:
-            EffectError: `effect_id` is no ULID.
+            EffectError: `effect_id` is not a ULID.
         """
-        return run_sync(self._get(self.context.db, effect_id))
+        return run_sync(reading.get_record(self._context.db, self._serde, effect_id))
 
     async def aget(self, effect_id: str) -> EffectRecord | None:
         """Return an effect; see `get`."""
-        return await self._get(self.context.adb, effect_id)
-
-    async def _get(self, db: Database, effect_id: str) -> EffectRecord | None:
-        row = await ops.get_effect(db, _require_ulid(effect_id))
-        return self._record(row) if row is not None else None
+        return await reading.get_record(self._context.adb, self._serde, effect_id)
 
     def list(
         self,
@@ -268,25 +250,26 @@ class EffectLog:
         thread_id: str | None = None,
         run_id: str | None = None,
         after: str | None = None,
-        limit: int | None = 1000,
-    ) -> list[EffectRecord]:
-        """Return effects, oldest first.
+        limit: int | None = None,
+    ) -> Iterator[EffectRecord]:
+        """Iterate over effects, oldest first, fetched in pages.
 
         Args:
             state: One state or several.
             tool: The tool's name.
             thread_id: The thread's id.
             run_id: The run that attempted them last.
-            after: An effect's id, to go on after it.
-            limit: How many at most; None for all.
+            after: An effect's id, to continue after it.
+            limit: The largest number of effects; None for all.
 
         Raises:
             InvalidConfigError: An argument cannot be used.
-            EffectError: `after` is no ULID.
+            EffectError: `after` is not a ULID.
         """
-        return run_sync(self._list(self.context.db, state, tool, thread_id, run_id, after, limit))
+        effect_filter = reading.EffectFilter(state, tool, thread_id, run_id)
+        return reading.EffectListing(self._serde, effect_filter, after, limit).iterate(self._context.db)
 
-    async def alist(
+    def alist(
         self,
         *,
         state: State | Sequence[State] | None = None,
@@ -294,254 +277,81 @@ class EffectLog:
         thread_id: str | None = None,
         run_id: str | None = None,
         after: str | None = None,
-        limit: int | None = 1000,
-    ) -> Sequence[EffectRecord]:
-        """Return effects, oldest first; see `list`."""
-        found: Sequence[EffectRecord] = await self._list(
-            self.context.adb, state, tool, thread_id, run_id, after, limit
-        )
-        return found
+        limit: int | None = None,
+    ) -> AsyncIterator[EffectRecord]:
+        """Iterate over effects, oldest first, fetched in pages; see `list`."""
+        effect_filter = reading.EffectFilter(state, tool, thread_id, run_id)
+        return reading.EffectListing(self._serde, effect_filter, after, limit).aiterate(self._context.adb)
 
-    async def _list(
-        self,
-        db: Database,
-        state: State | Sequence[State] | None,
-        tool: str | None,
-        thread_id: str | None,
-        run_id: str | None,
-        after: str | None,
-        limit: int | None,
-    ) -> Any:  # a list: in this class `list` is the method
-        states: Sequence[State] | None = [state] if isinstance(state, str) else state
-        for one in states or ():
-            if one not in TRANSITIONS:
-                raise InvalidConfigError(
-                    f"state= must be one or several of {', '.join(TRANSITIONS)}, got {one!r}"
-                )
-        for name, text in (("tool", tool), ("thread_id", thread_id), ("run_id", run_id)):
-            if text is not None:
-                require_text(text, name)
-        rows = await ops.list_effects(
-            db,
-            states=states,
-            tool=tool,
-            thread_id=thread_id,
-            run_id=run_id,
-            after=_require_ulid(after) if after is not None else None,
-            limit=require_limit(limit),
-        )
-        return [self._record(row) for row in rows]
+    def for_checkpoint(self, config: RunnableConfig) -> builtins.list[EffectRecord]:
+        """Return the effects that a checkpoint's tasks requested, oldest first.
 
-    def for_checkpoint(self, config: RunnableConfig) -> Sequence[EffectRecord]:
-        """Return the effects that belong to a checkpoint: those its tasks asked for, oldest first.
-
-        To a root graph's belong those of the subgraphs, too, that its tasks called, until their checkpoints are
-        pruned. An effect belongs to one checkpoint: the first that asked for it, or, of an effect that failed,
-        waited for a human or lost its owner before anything was sent, the last that attempted it. A replay records
-        nothing, so a fork whose tasks were given outcomes of another branch shows none of them, only what it attempted
-        itself; `saver.timeline` shows replays whose messages carry the mark.
+        A root graph's checkpoint includes the effects of the subgraphs that its tasks called, until the subgraphs'
+        checkpoints are pruned. An effect belongs to one checkpoint: the first that requested it. An effect that failed,
+        waited for a human, or lost its owner before anything was sent belongs to the last that attempted it. A replay
+        records nothing, so a fork that only replays outcomes of another branch has no effects here; `saver.timeline`
+        shows replays whose messages carry the mark.
 
         Args:
-            config: Names the checkpoint, by id or ULID, such as a snapshot's of `get_state_history`; without an id,
-                the latest of its namespace.
+            config: Names the checkpoint by id or ULID, such as a snapshot's config from `get_state_history`. Without an
+                id, the latest of its namespace.
 
         Raises:
-            InvalidConfigError: `config` names no thread.
+            InvalidConfigError: `config` does not name a thread.
         """
-        return run_sync(self._for_checkpoint(self.context.db, config))
+        return run_sync(reading.list_for_checkpoint(self._context.db, self._serde, checkpoint_ref(config)))
 
-    async def afor_checkpoint(self, config: RunnableConfig) -> Sequence[EffectRecord]:
-        """Return the effects that belong to a checkpoint; see `for_checkpoint`."""
-        return await self._for_checkpoint(self.context.adb, config)
+    async def afor_checkpoint(self, config: RunnableConfig) -> builtins.list[EffectRecord]:
+        """Return the effects that a checkpoint's tasks requested; see `for_checkpoint`."""
+        return await reading.list_for_checkpoint(self._context.adb, self._serde, checkpoint_ref(config))
 
-    async def _for_checkpoint(self, db: Database, config: RunnableConfig) -> Sequence[EffectRecord]:
-        return [self._record(row) for row in await ops.list_checkpoint_effects(db, checkpoint_ref(config))]
-
-    def pending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
-        """Return the effects that need a decision: unknown ones, and those whose owner's lease ran out.
+    def pending(self, thread_id: str | None = None) -> builtins.list[EffectRecord]:
+        """Return the effects that need a decision: unknown ones, and issued ones whose lease expired.
 
         Args:
             thread_id: Only this thread's.
         """
-        return run_sync(self._pending(self.context.db, thread_id))
+        return run_sync(reading.list_pending(self._context.db, self._serde, thread_id))
 
-    async def apending(self, thread_id: str | None = None) -> Sequence[EffectRecord]:
+    async def apending(self, thread_id: str | None = None) -> builtins.list[EffectRecord]:
         """Return the effects that need a decision; see `pending`."""
-        return await self._pending(self.context.adb, thread_id)
-
-    async def _pending(self, db: Database, thread_id: str | None) -> Sequence[EffectRecord]:
-        if thread_id is not None:
-            require_text(thread_id, "thread_id")
-        rows = await ops.list_effects(
-            db, states=["unknown", "issued"], or_none_known=True, thread_id=thread_id
-        )
-        return [self._record(row) for row in rows if row.needs_decision]
+        return await reading.list_pending(self._context.adb, self._serde, thread_id)
 
     def resolve(
         self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
     ) -> EffectRecord:
-        """Decide on an effect whose end is unknown; then run the graph again.
+        """Decide on an effect whose outcome is unknown; then run the graph again.
 
         Args:
             effect_id: The effect's ULID.
-            finding: `Happened(result)`; `NotHappened()`, and it is tried again; or None, to abandon it.
-            note: Why, for the history.
-            actor: Who decides, for the history.
+            finding: `Happened(result)`; `NotHappened()`, after which it is tried again; or None, to abandon it.
+            note: The reason, for the audit log.
+            actor: Who decides, for the audit log.
 
         Raises:
             EffectError: There is no such effect, or it needs no decision.
         """
-        return run_sync(self._resolve(self.context.db, effect_id, finding, note, actor))
+        return run_sync(decide(self._context.db, self._serde, effect_id, finding, note=note, actor=actor))
 
     async def aresolve(
         self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
     ) -> EffectRecord:
-        """Decide on an effect whose end is unknown; see `resolve`."""
-        return await self._resolve(self.context.adb, effect_id, finding, note, actor)
+        """Decide on an effect whose outcome is unknown; see `resolve`."""
+        return await decide(self._context.adb, self._serde, effect_id, finding, note=note, actor=actor)
 
-    async def _resolve(
-        self, db: Database, effect_id: str, finding: Finding | None, note: str | None, actor: str | None
-    ) -> EffectRecord:
-        ulid = _require_ulid(effect_id)
-        if finding is not None and not isinstance(finding, (Happened, NotHappened)):
-            raise EffectError(
-                f"decide by Happened(result), NotHappened(), or None to abandon the effect; got {finding!r:.100}"
-            )
-        row = await ops.get_effect(db, ulid)
-        if row is not None:
-            await ops.expire_effect(db, row, owner(), by_hand=True)
-            row = await ops.get_effect(db, ulid)
-        if row is None:
-            raise EffectError(f"there is no effect {effect_id!r}: EffectLog.pending() lists those that wait")
-        if row.state not in TRANSITIONS:
-            raise CheckpointCorruptedError(
-                f"{row.fault}. It cannot be decided on as long as its row is as it is"
-            )
-        decided = row.state == "unknown" and await resolve(
-            db, self.serde, row, finding, source="human", actor=actor or owner(), reason=note
-        )
-        if not decided:
-            raise EffectError(
-                f"effect {effect_id} is {row.state}, and needs no decision: only unknown ones do, and those whose "
-                "owner gives no sign of life"
-            )
-        after = await ops.get_effect(db, ulid)
-        assert after is not None  # noqa: S101 (effects are not deleted)
-        return self._record(after)
+    def history(self, effect_id: str) -> builtins.list[EffectEvent]:
+        """Return the audit log of an effect, oldest first."""
+        return run_sync(reading.list_history(self._context.db, effect_id))
 
-    def history(self, effect_id: str) -> Sequence[EffectEvent]:
-        """Return the audit trail of an effect, oldest first."""
-        return run_sync(self._history(self.context.db, effect_id))
-
-    async def ahistory(self, effect_id: str) -> Sequence[EffectEvent]:
-        """Return the audit trail of an effect; see `history`."""
-        return await self._history(self.context.adb, effect_id)
-
-    async def _history(self, db: Database, effect_id: str) -> Sequence[EffectEvent]:
-        return [event_of(effect_id, row) for row in await ops.list_events(db, _require_ulid(effect_id))]
-
-    def _record(self, row: EffectRow) -> EffectRecord:
-        return record_of(self.serde, row)
+    async def ahistory(self, effect_id: str) -> builtins.list[EffectEvent]:
+        """Return the audit log of an effect; see `history`."""
+        return await reading.list_history(self._context.adb, effect_id)
 
 
-_making = threading.Lock()
-
-
-class HasSerde(Protocol):
-    """A saver, whose serializer may be reassigned."""
-
-    serde: SerializerProtocol
-
-
-def log_of(context: SaverContext, saver: HasSerde) -> EffectLog:
-    """Return the effect log of a saver and its clones; the same one each time."""
-    with _making:
-        log: EffectLog | None = context.parts.get("effects")
-        if log is None:
-            log = context.parts["effects"] = EffectLog(context, saver)
-    return log
-
-
-def log_in(saver: Any) -> EffectLog:
-    """Return the effect log of a graph's saver, also behind a proxy that forwards unknown names.
-
-    Raises:
-        InvalidConfigError: The graph's checkpointer is not a DurableSaver.
-    """
-    log = getattr(saver, "effects", None)
-    if not isinstance(log, EffectLog):
-        raise InvalidConfigError(
-            f"an effect log needs a DurableSaver, got {type(saver).__name__}: compile the graph with "
-            "checkpointer=DurableSaver.from_conn_string(...)"
-        )
-    return log
-
-
-class _InTransaction(Effect):
-    """An effect whose end is recorded with the transaction it is part of."""
-
-    def issue(self) -> None:
-        """Nothing: nothing is sent before the transaction ends."""
-
-    def complete(self, result: Any = None) -> None:
-        """Keep a result; that it took place is recorded with the transaction."""
-        self._check()
-        self._attempt.value = result
-
-    def fail(self, error: str) -> None:
-        """Refuse: raise an exception instead, which takes the transaction back."""
-        raise EffectError(f"raise an exception to take the transaction back, instead of fail({error!r})")
-
-
-async def _begin_in(guard: Guard, session: Any) -> Attempt:
-    kind, row = await ops.claim_effect(
-        session,
-        guard.call,
-        ops.new_effect_id(),
-        "issued",
-        owner(),
-        timedelta(days=1),
-        check_duplicates=False,
-        resumes=guard.resumes,
-    )
-    if kind == sql.CLAIMED:
-        return Attempt(row, guard.policy, replayed=False)
-    if row.input_hash != guard.call.input_hash:
-        raise EffectConflictError(
-            f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was recorded under this key with other arguments"
-        )
-    if row.state != "completed":
-        raise EffectError(
-            f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was begun outside of a transaction, and is {row.state}: "
-            "use another key, or resolve it first"
-        )
-    return await guard.replay(row, session)
-
-
-async def _complete_in(guard: Guard, session: Any, handle: _InTransaction) -> None:
-    if not handle.replayed:
-        attempt = handle._attempt
-        outcome = guard.outcome_of(attempt.value)
-        await ops.move_effect(
-            session,
-            attempt.row.effect_id,
-            outcome,
-            origins=["issued"],
-            actor=owner(),
-            reason="in one transaction",
-            fence=attempt.row.fence,
-        )
-
-
-async def _leave(guard: Guard, attempt: Attempt, exc: BaseException | None) -> None:
-    """Record the end of an effect that its code has not recorded itself."""
+async def _leave(call: EffectCall, attempt: Attempt, exc: BaseException | None) -> None:
+    """Record the outcome of a block that did not report it."""
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
-    await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"), by_hand=True)
-
-
-def _require_ulid(effect_id: str) -> Any:
-    ulid = parse_ulid(effect_id) if isinstance(effect_id, str) else None
-    if ulid is None:
-        raise EffectError(f"not the id of an effect: {effect_id!r}; they are ULIDs, 26 letters and digits")
-    return ulid
+    await record_exception(
+        call, attempt, exc or EffectError("left without complete() or fail()"), by_hand=True
+    )

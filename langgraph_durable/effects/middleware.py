@@ -1,4 +1,4 @@
-"""Effects in agents made by langchain's `create_agent`; needs the extra `[agents]`."""
+"""Effects in agents of langchain's `create_agent`; needs the extra `[agents]`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT = EffectPolicy()
 
 
 class EffectMiddleware(AgentMiddleware[Any, Any]):
-    """Makes the bodies of an agent's tools effects. Put it last: the others' retries and changes come around it."""
+    """Makes the bodies of an agent's tools effects. Put it last, so that other middleware's retries wrap it."""
 
     def __init__(
         self,
@@ -25,13 +25,16 @@ class EffectMiddleware(AgentMiddleware[Any, Any]):
         default: EffectPolicy = _DEFAULT,
         trust_hints: bool = False,
     ) -> None:
-        """Make the middleware.
+        """Create the middleware.
 
         Args:
-            log: Where the effects are kept: `saver.effects`, of the agent's own checkpointer.
-            policies: By the tool's name.
-            default: For the other tools.
+            log: The effect log of the agent's checkpointer: `saver.effects`.
+            policies: Policies by the tool's name.
+            default: The policy of the other tools.
             trust_hints: Whether tools' own hints may make `default` laxer; see ToolWrapper.
+
+        Raises:
+            InvalidConfigError: `log` is not an effect log, or a policy is not an EffectPolicy.
         """
         super().__init__()
         self._wrapper = ToolWrapper(log, policies, default=default, trust_hints=trust_hints)

@@ -1,23 +1,22 @@
-"""What is known of an effect from outside, and what to do where nothing is."""
+"""Effect policies: what to do when it is unknown whether an effect took place."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
+from typing_extensions import Unpack
+
+from langgraph_durable.effects.records import EffectRecord
 from langgraph_durable.errors import InvalidConfigError
 
-if TYPE_CHECKING:
-    from langgraph_durable.effects.records import EffectRecord
-
 Scope: TypeAlias = Literal["call", "step", "thread", "global"]
-OnUnknown: TypeAlias = Literal["verify", "ask", "retry", "raise"]
+OnUnknown: TypeAlias = Literal["ask", "retry", "raise"]
 OnFork: TypeAlias = Literal["replay", "new", "ask", "raise"]
 
-
-_LONGEST_LEASE = timedelta(days=36_500)
+_MAX_LEASE = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,100 +28,177 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class NotHappened:
-    """The effect did not take place, and what was sent will not make it so."""
+    """The effect did not take place, and nothing already sent can still cause it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Undetermined:
-    """Nobody can say yet; ask again after `retry_in`, if given."""
+    """The provider cannot say yet; it is asked again after `retry_in`, if given."""
 
-    retry_in: timedelta | None = None
+    retry_in: timedelta | None
+
+    def __init__(self, retry_in: timedelta | float | None = None) -> None:
+        """Create the finding; `retry_in` is a timedelta or seconds."""
+        object.__setattr__(self, "retry_in", None if retry_in is None else _timedelta(retry_in, "retry_in"))
 
 
 Finding: TypeAlias = Happened | NotHappened | Undetermined
-Verify: TypeAlias = "Callable[[EffectRecord], Finding | Awaitable[Finding]]"
+Verify: TypeAlias = Callable[[EffectRecord], Finding | Awaitable[Finding]]
 
 
-@dataclass(frozen=True, slots=True)
+class PolicyFields(TypedDict, total=False):
+    """The fields of EffectPolicy, as keywords."""
+
+    verify: Verify | None
+    on_unknown: OnUnknown
+    idempotent: bool
+    read_only: bool
+    scope: Scope
+    failed_on: type[BaseException] | tuple[type[BaseException], ...]
+    verify_after: timedelta | float
+    idempotency_window: timedelta | float | None
+    lease: timedelta | float
+    wait_timeout: timedelta | float
+    on_fork: OnFork
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class EffectPolicy:
-    """How an effect is kept to once.
+    """How an effect is carried out at most once. Durations are timedeltas, or seconds.
 
     Attributes:
-        verify: Asks the vendor what became of an attempt that may have reached it: whose end is unknown, whose
-            connection was refused (it may be the second one), or whose body waited for a human by `interrupt()` and
-            is to run again. Sync, or async for async tools.
-        on_unknown: What to do when that is unknown and `verify`, if any, cannot tell: "ask" a human by an
-            interrupt; "retry", for a vendor that honours `idempotency_key`; "raise" EffectUnknownError. "verify" is
-            "raise", and says that `verify` must be given.
-        idempotent: Running the tool again is harmless: an unknown end is run again.
-        read_only: The tool changes nothing: it is not logged at all.
-        scope: What makes two calls one effect: the same "call" of the model (or of the code), the same arguments
-            within the "step", within the "thread", or ever ("global").
-        failed_on: Exceptions which tell for certain that nothing happened. Without `verify`, refused connections do,
-            too, so a body that makes several requests must not let the refusal of a later one pass; their attempt's
-            vendor key is kept. Both tell so of one attempt: if the one before it is unknown, the effect stays so, and
-            keeps its vendor key.
-        settle: How long after an attempt ended or waited, or its lease ended, NotHappened is not yet believed, for
-            vendors that take their time.
-        idempotency_window: How long the vendor honours an idempotency key; past it "retry" is "ask".
-        lease: Time until an owner that gave no sign may be taken for dead; on the server's clock.
-        wait: How long to wait for an attempt that goes on elsewhere, or for `settle` or `Undetermined`.
-        on_fork: What another branch of the thread's history gets that comes to a finished effect again: its
-            outcome ("replay"), an effect of its own ("new"), what a human says ("ask"), or EffectForkedError ("raise").
-            Running again from an old checkpoint makes a branch too.
+        verify: Asks the provider what became of an earlier attempt: one whose outcome is unknown, whose connection was
+            refused (an earlier try of the same client may have arrived), or whose body waited for a human by
+            `interrupt()` and is about to run again. May be async for async tools.
+        on_unknown: What to do when the outcome is unknown and `verify`, if given, cannot tell: "ask" a human by an
+            interrupt; "retry", for a provider that honours `idempotency_key`; "raise" EffectUnknownError.
+        idempotent: Running the tool again is harmless: after an unknown outcome it runs again.
+        read_only: The tool changes nothing and is not logged.
+        scope: What makes two calls one effect: the same "call" of the model or of the code, or the same arguments
+            within the "step", within the "thread", or in the whole database ("global").
+        failed_on: Exceptions that prove that nothing happened. Without `verify`, a refused connection proves it too,
+            so a body that makes several requests must handle the refusal of a later one. After a refusal the
+            idempotency key stays the same. Either proves it only of the attempt that ended so: if an earlier attempt
+            is unknown, the effect stays unknown and keeps its idempotency key.
+        verify_after: Time for which NotHappened is not yet believed, for slow providers. Counted from when the attempt
+            ended, waited for a human, or lost its lease.
+        idempotency_window: How long the provider honours an idempotency key. After it, "retry" becomes "ask".
+        lease: Time after which an owner that stopped renewing its lease is considered dead, on the server's clock.
+        wait_timeout: How long to wait for an attempt in flight elsewhere, for `verify_after`, or for `Undetermined`.
+        on_fork: What another branch of the thread's history gets when it comes to a completed effect: its outcome
+            ("replay"), a separate effect ("new"), a human's decision ("ask"), or EffectForkedError ("raise"). Running
+            again from an old checkpoint creates a branch too.
     """
 
-    verify: Verify | None = None
-    on_unknown: OnUnknown = "raise"
-    idempotent: bool = False
-    read_only: bool = False
-    scope: Scope = "call"
-    failed_on: type[BaseException] | tuple[type[BaseException], ...] = ()
-    settle: timedelta = timedelta(0)
-    idempotency_window: timedelta | None = None
-    lease: timedelta = timedelta(seconds=30)
-    wait: timedelta = timedelta(seconds=60)
-    on_fork: OnFork = "replay"
+    verify: Verify | None
+    on_unknown: OnUnknown
+    idempotent: bool
+    read_only: bool
+    scope: Scope
+    failed_on: tuple[type[BaseException], ...]
+    verify_after: timedelta
+    idempotency_window: timedelta | None
+    lease: timedelta
+    wait_timeout: timedelta
+    on_fork: OnFork
 
-    def __post_init__(self) -> None:
-        if self.on_unknown not in ("verify", "ask", "retry", "raise"):
-            raise InvalidConfigError(
-                f'on_unknown must be "verify", "ask", "retry" or "raise", got {self.on_unknown!r}'
-            )
-        if self.scope not in ("call", "step", "thread", "global"):
-            raise InvalidConfigError(
-                f'scope must be "call", "step", "thread" or "global", got {self.scope!r}'
-            )
-        if self.on_fork not in ("replay", "new", "ask", "raise"):
-            raise InvalidConfigError(
-                f'on_fork must be "replay", "new", "ask" or "raise", got {self.on_fork!r}'
-            )
-        if self.verify is not None and not callable(self.verify):
-            raise InvalidConfigError(
-                f"verify must be a function that asks the vendor, got {self.verify!r:.100}"
-            )
-        if self.on_unknown == "verify" and self.verify is None:
-            raise InvalidConfigError('on_unknown="verify" needs verify=: a function that asks the vendor')
-        failed_on = self.failed_on if isinstance(self.failed_on, tuple) else (self.failed_on,)
-        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in failed_on):
-            raise InvalidConfigError(f"failed_on must be types of exceptions, got {self.failed_on!r:.100}")
-        object.__setattr__(self, "failed_on", failed_on)
-        for name in ("lease", "settle", "wait", "idempotency_window"):
-            time = getattr(self, name)
-            if time is None and name == "idempotency_window":
-                continue
-            if not isinstance(time, timedelta) or time < timedelta(0) or (name == "lease" and not time):
-                raise InvalidConfigError(f"{name} must be a timedelta longer than nothing, got {time!r:.100}")
-        if self.lease > _LONGEST_LEASE:  # which the server could not reckon with
-            raise InvalidConfigError(f"lease must be at most {_LONGEST_LEASE}, got {self.lease}")
+    def __init__(  # noqa: PLR0913 (keyword-only, so that editors complete them)
+        self,
+        *,
+        verify: Verify | None = None,
+        on_unknown: OnUnknown = "raise",
+        idempotent: bool = False,
+        read_only: bool = False,
+        scope: Scope = "call",
+        failed_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+        verify_after: timedelta | float = 0,
+        idempotency_window: timedelta | float | None = None,
+        lease: timedelta | float = 30,
+        wait_timeout: timedelta | float = 60,
+        on_fork: OnFork = "replay",
+    ) -> None:
+        """Create a policy.
 
-    def but(self, **changes: Any) -> EffectPolicy:
-        """Return this policy with some attributes changed."""
-        return replace(self, **changes)
+        Raises:
+            InvalidConfigError: A field has a value that it cannot have.
+        """
+        if verify is not None and not callable(verify):
+            raise InvalidConfigError(f"verify must be a function that asks the provider, got {verify!r:.100}")
+        _require_choice(on_unknown, "on_unknown", OnUnknown)
+        _require_choice(scope, "scope", Scope)
+        _require_choice(on_fork, "on_fork", OnFork)
+        window = None
+        if idempotency_window is not None:
+            window = _duration(idempotency_window, "idempotency_window")
+        fields = {
+            "verify": verify,
+            "on_unknown": on_unknown,
+            "idempotent": idempotent,
+            "read_only": read_only,
+            "scope": scope,
+            "failed_on": _exception_types(failed_on),
+            "verify_after": _duration(verify_after, "verify_after"),
+            "idempotency_window": window,
+            "lease": _lease(lease),
+            "wait_timeout": _duration(wait_timeout, "wait_timeout"),
+            "on_fork": on_fork,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def replace(self, **changes: Unpack[PolicyFields]) -> EffectPolicy:
+        """Return a copy of this policy with some fields changed.
+
+        Raises:
+            InvalidConfigError: A field has a value that it cannot have.
+        """
+        return replace(self, **cast("dict[str, Any]", changes))
+
+
+def _require_choice(value: object, name: str, choices: Any) -> None:
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise InvalidConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r:.100}")
+
+
+def _exception_types(given: Any) -> tuple[type[BaseException], ...]:
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise InvalidConfigError(
+            f"failed_on must be an exception type or a tuple of them, got {given!r:.100}"
+        )
+    return kinds
+
+
+def _lease(given: Any) -> timedelta:
+    lease = _duration(given, "lease")
+    if not lease:
+        raise InvalidConfigError("lease must be greater than 0")
+    if lease > _MAX_LEASE:  # Postgres could not add it to the current time
+        raise InvalidConfigError(f"lease must be at most {_MAX_LEASE}, got {lease}")
+    return lease
+
+
+def _duration(given: Any, name: str) -> timedelta:
+    duration = _timedelta(given, name)
+    if duration < timedelta(0):
+        raise InvalidConfigError(f"{name} must not be negative, got {given!r:.100}")
+    return duration
+
+
+def _timedelta(given: Any, name: str) -> timedelta:
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        try:
+            return timedelta(seconds=given)
+        except (OverflowError, ValueError):  # infinite, too large, or not a number
+            pass
+    raise InvalidConfigError(f"{name} must be a timedelta or a number of seconds, got {given!r:.100}")
 
 
 READ_ONLY = EffectPolicy(read_only=True)
 """For tools that change nothing."""
 
 IDEMPOTENT = EffectPolicy(idempotent=True)
-"""For tools that may run again with the same arguments."""
+"""For tools that may safely run again with the same arguments."""

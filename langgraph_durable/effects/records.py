@@ -1,4 +1,4 @@
-"""Effects and their history, as the log shows them."""
+"""Effects and their audit log, as users see them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from langgraph_durable._postgres.times import time_fault
+from langgraph_durable._effect_states import State as State
 
-State: TypeAlias = Literal["claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned"]
 Source: TypeAlias = Literal["executed", "verified", "human"]
 
 TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
@@ -24,21 +23,21 @@ TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
         "abandoned": frozenset(),
     }
 )
-"""State -> those that an effect may go to from there."""
+"""State -> the states that may follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """An effect as the log has it. Times are the server's."""
+    """An effect in the log. Times are by the server's clock."""
 
     effect_id: str
     """Its ULID."""
     tool: str
     args: Any
-    """The arguments; None if they could not be stored, cannot be read with this serializer, or expired."""
+    """The arguments; None if they could not be stored, cannot be read with this serializer, or were deleted."""
     state: State
     scope: str
-    """What makes two calls one effect: the policy's scope, or "key"."""
+    """What identifies the effect: the policy's scope, or "key"."""
     thread_id: str | None
     checkpoint_ns: str | None
     checkpoint_id: str | None
@@ -48,53 +47,45 @@ class EffectRecord:
     tool_call_id: str | None
     attempts: int
     generation: int
-    """How many keys the vendor got before `idempotency_key`."""
+    """How many idempotency keys came before `idempotency_key`."""
     fence: int
-    """Rises with each change of owner: only the last owner can report how it ended."""
+    """The fencing token: it rises with each change of owner, and only the last owner can report an outcome."""
     owner: str | None
-    """Host, process id and a random part of the process that attempted it last; or who decided."""
+    """The process that attempted it last (host, process id and a random part), or who decided."""
     first_attempt_at: datetime
     attempted_at: datetime
-    """Of the last attempt."""
+    """When the last attempt began."""
     ended_at: datetime | None
-    """Of what is completed, failed or abandoned."""
+    """When it was completed, failed or abandoned; otherwise None."""
     source: Source | None
-    """How the outcome is known."""
+    """How the outcome is known: "executed", "verified" or "human"."""
     error: str | None
     """Why it failed or is unknown, or why its result could not be stored."""
     result_lost: bool
-    """Whether it took place and its result could not be stored."""
+    """Whether it took place but its result could not be stored."""
     idempotency_key: str
-    """The idempotency key for the vendor: the same for every attempt until one definitely failed."""
+    """The key sent to the provider: the same for every attempt until one definitely failed."""
+    output_hash: str | None = None
+    """The hash of the stored result, in hex; it outlives the result."""
     unreadable: str | None = None
-    """What of the effect's row cannot be read, and why. A damaged time is given as the last there is, or the first."""
+    """What cannot be read in the effect's row, and why. Damaged times appear as the latest or earliest possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectEvent:
-    """One step in the life of an effect."""
+    """One entry in the audit log of an effect."""
 
     effect_id: str
     at: datetime
-    """By the server's clock."""
+    """When, by the server's clock."""
     from_state: State | None
-    """None of the first."""
+    """None for the first entry."""
     to_state: State
-    """The same as `from_state` where a late owner's report was refused."""
+    """Equal to `from_state` if a late owner's report was refused."""
     fence: int
     attempt: int
     actor: str | None
-    """The process or person that moved it."""
+    """The process or person that changed the state."""
     reason: str | None
     unreadable: str | None = None
-    """What of the event's row cannot be read, and why."""
-
-
-def event_fault(effect_id: str, number: int, at: datetime, before: str | None, after: str) -> str | None:
-    """Return what of an event's row cannot be read; None if nothing."""
-    wrong = [time_fault(at=at)]
-    for name, state in (("from_state", before), ("to_state", after)):
-        if state is not None and state not in TRANSITIONS:
-            wrong.append(f"{name}: {state!r} is none that is known")
-    found = "; ".join(fault for fault in wrong if fault is not None)
-    return f"cannot read event {number} of effect {effect_id}: {found}" if found else None
+    """What cannot be read in the event's row, and why."""

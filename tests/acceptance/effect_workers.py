@@ -37,8 +37,8 @@ from langgraph_durable import (
     effect,
 )
 from langgraph_durable import saver as _saver
-from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._rows import ClaimKind, Transition
 from langgraph_durable.errors import DurableError, EffectError
 from tests.acceptance.driving import thread
 from tests.acceptance.graphs import Graph
@@ -294,14 +294,14 @@ class _Points:
 
         async def claim_effect(*args: Any, **kwargs: Any) -> Any:
             kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
-            if kind == sql.EXISTING and row.state in ("claimed", "issued") and not self._said_waiting:
+            if kind is ClaimKind.EXISTING and row.state in ("claimed", "issued") and not self._said_waiting:
                 self._said_waiting = True
                 self.say("waits", row.state)
             return kind, row
 
-        def move_effect(db: Any, effect_id: Any, outcome: Any, **kwargs: Any) -> Any:
-            point = {"issued": "issue", "completed": "complete"}.get(outcome.state)
-            return self.around(point, lambda: move(db, effect_id, outcome, **kwargs))
+        def move_effect(db: Any, effect_id: Any, transition: Transition) -> Any:
+            point = {"issued": "issue", "completed": "complete"}.get(transition.outcome.state)
+            return self.around(point, lambda: move(db, effect_id, transition))
 
         kind = self._kind
 
@@ -342,12 +342,12 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         verify=look if request.verify else None,
         on_unknown=request.on_unknown,
         scope=request.scope,
-        settle=datetime.timedelta(seconds=request.settle),
+        verify_after=request.settle,
         idempotency_window=datetime.timedelta(seconds=request.idempotency_window)
         if request.idempotency_window is not None
         else None,
         lease=datetime.timedelta(seconds=request.lease),
-        wait=datetime.timedelta(seconds=request.wait),
+        wait_timeout=request.wait,
         failed_on=request.failed_on,
     )
 
@@ -357,12 +357,12 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
         points("after response")
         return answer
 
-    @effect(policy, key=(lambda order, cents: order) if request.named else None)
+    @effect(policy=policy, key=(lambda order, cents: order) if request.named else None)
     def pay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
         return send(order, cents, current_effect().idempotency_key)
 
-    @effect(policy, key=(lambda order, cents: order) if request.named else None, name="pay")
+    @effect(policy=policy, key=(lambda order, cents: order) if request.named else None, name="pay")
     async def apay(order: str, cents: int) -> dict[str, Any]:
         """Pay for an order."""
         return await asyncio.to_thread(send, order, cents, current_effect().idempotency_key)

@@ -229,7 +229,8 @@ class Case:
             # The put is another thread's or task's, so the tool races the kill: but it waits for the put.
             if point.startswith("before") and self.cell.setting.identity == "call":
                 self._expect(
-                    not self.log.list(thread_id=self.order), "an effect before its checkpoint was stored"
+                    not list(self.log.list(thread_id=self.order)),
+                    "an effect before its checkpoint was stored",
                 )
             return
         sent = POINTS.index(point) > _SENT
@@ -337,7 +338,7 @@ class Case:
         self._expect(any(payment in said for payment in paid), f"the graph knows {said}, paid is {paid}")
 
     def _expect_once(self) -> None:
-        count, effects = len(self.vendor.payments(self.order)), self.log.list(thread_id=self.order)
+        count, effects = len(self.vendor.payments(self.order)), list(self.log.list(thread_id=self.order))
         self._expect(not self.log.pending(self.order), "a decision is still asked for")
         states = Counter(found.state for found in effects)
         # Beside the one that was done there may be one that was found not to have happened.

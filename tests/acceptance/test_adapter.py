@@ -1,4 +1,4 @@
-"""A saver behind the Agent Server's adapter: what takes a saver finds it there."""
+"""A saver behind the Agent Server's adapter is accepted wherever a saver is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from typing_extensions import TypedDict
 
 from langgraph_durable import DurableSaver, effect
-from langgraph_durable.effects.log import log_in
+from langgraph_durable.effects._lookup import log_in
 from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.otel import instrument
 from tests.acceptance.driving import thread
@@ -35,8 +35,10 @@ class Log(TypedDict):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_bare_effect_is_paid_once(saver: DurableSaver, world: World, asynchronous: bool) -> None:
-    """The saver is found in the running graph, of which it is not the checkpointer."""
+async def test_effect_without_arguments_runs_once(
+    saver: DurableSaver, world: World, asynchronous: bool
+) -> None:
+    """The running graph's checkpointer is the adapter, behind which the saver is found."""
     failures = [OSError("later")]
 
     def then(text: str) -> str:
@@ -68,10 +70,10 @@ async def test_a_bare_effect_is_paid_once(saver: DurableSaver, world: World, asy
     before = [s async for s in graph.aget_state_history(thread()) if "tools" in s.next][-1]
     assert told(await graph.ainvoke(None, before.config)) == ["did a", "did b"]
     assert world.done == ["a", "b"]
-    assert [record.state for record in await saver.effects.alist()] == ["completed"]
+    assert [record.state async for record in saver.effects.alist()] == ["completed"]
 
 
-async def test_a_raw_node_that_is_run_again_pays_once(saver: DurableSaver, world: World) -> None:
+async def test_effect_in_a_node_that_runs_again_runs_once(saver: DurableSaver, world: World) -> None:
     failures = [OSError("later")]
 
     @effect()
@@ -94,7 +96,7 @@ async def test_a_raw_node_that_is_run_again_pays_once(saver: DurableSaver, world
     assert world.done == ["a"]
 
 
-async def test_what_takes_a_saver_takes_the_adapter(saver: DurableSaver) -> None:
+async def test_functions_that_accept_a_saver_accept_the_adapter(saver: DurableSaver) -> None:
     adapter: Any = Adapter(saver)
     spans = InMemorySpanExporter()
     tracers = TracerProvider()

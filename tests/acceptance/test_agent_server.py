@@ -1,4 +1,4 @@
-"""What a graph stores behind the Agent Server's adapter, which leaves delta channels to the base class's walk."""
+"""Delta channels behind the Agent Server's adapter, which reads them by the base class's walk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def served() -> Drive:
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 @pytest.mark.parametrize("state", [Sparse, Frequent])
-async def test_no_delta_is_lost_after_a_prune(
+async def test_prune_keeps_every_delta(
     saver: DurableSaver, served: Drive, state: type[Any], durability: str
 ) -> None:
     adapter = Adapter(saver)
@@ -39,7 +39,7 @@ async def test_no_delta_is_lost_after_a_prune(
             assert (await served.state(reader, thread())).values == {"trail": expected}
 
 
-async def test_no_delta_is_lost_after_a_run_is_deleted(saver: DurableSaver, served: Drive) -> None:
+async def test_deleting_a_run_keeps_every_delta(saver: DurableSaver, served: Drive) -> None:
     adapter = Adapter(saver)
     graph = delta_chain(adapter, ignore)
     runs = [str(uuid4()) for _ in range(3)]
@@ -54,9 +54,7 @@ async def test_no_delta_is_lost_after_a_run_is_deleted(saver: DurableSaver, serv
                 assert (await served.state(reader, thread())).values == {"trail": expected}
 
 
-async def test_no_run_starts_from_what_is_left_of_a_pruned_checkpoint(
-    saver: DurableSaver, drive: Drive
-) -> None:
+async def test_run_from_a_pruned_checkpoint_is_refused(saver: DurableSaver, drive: Drive) -> None:
     graph = delta_chain(saver, ignore)
     await drive.invoke(graph, {"trail": ["input"]}, thread())
     state = await drive.state(graph, thread())
@@ -76,7 +74,7 @@ async def test_no_run_starts_from_what_is_left_of_a_pruned_checkpoint(
     assert (await drive.state(graph, thread())).values == state.values
 
 
-async def test_a_checkpoint_that_nothing_is_replayed_from_is_gone(saver: DurableSaver, drive: Drive) -> None:
+async def test_pruned_checkpoint_without_deltas_is_not_found(saver: DurableSaver, drive: Drive) -> None:
     graph = chain(saver, ignore)
     await drive.invoke(graph, {"trail": ["input"]}, thread())
     pruned = (await drive.history(graph, thread()))[1].config

@@ -1,4 +1,4 @@
-"""Compaction: delta channels folded with the graph's own reducers, and nothing changed by it."""
+"""Compaction folds delta channels with the graph's own reducers and leaves the state unchanged."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def rows(conninfo: str, table: str) -> int:
 
 
 @pytest.mark.parametrize("asks", [False, pytest.param(True, marks=pytest.mark.context)])
-async def test_a_compacted_thread_is_one_checkpoint_with_the_same_state(
+async def test_compaction_leaves_one_checkpoint_with_the_same_state(
     saver: DurableSaver, conninfo: str, drive: Drive, asks: bool
 ) -> None:
     graph, config = build(saver, asks=asks), thread()
@@ -95,15 +95,15 @@ async def test_a_compacted_thread_is_one_checkpoint_with_the_same_state(
     assert (after.next, after.metadata, after.tasks) == (before.next, before.metadata, before.tasks)
     assert (rows(conninfo, "checkpoints"), rows(conninfo, "ancestors")) == (1, 0)
     assert not (await compact(saver, drive, graph, "thread", "unknown")).threads
-    # and it goes on as one that was never touched
-    twin = build(InMemorySaver(), asks=asks)
+    # Further runs behave as on a thread that was never compacted.
+    reference = build(InMemorySaver(), asks=asks)
     for number in range(5):
-        await drive.invoke(twin, {"log": [f"input {number}"]}, config)
+        await drive.invoke(reference, {"log": [f"input {number}"]}, config)
     await drive.invoke(graph, {"log": ["input 4"]}, config)
-    assert (await drive.state(graph, config)).values == (await drive.state(twin, config)).values
+    assert (await drive.state(graph, config)).values == (await drive.state(reference, config)).values
 
 
-async def test_subgraphs_are_compacted_too(saver: DurableSaver, conninfo: str, drive: Drive) -> None:
+async def test_subgraphs_are_compacted(saver: DurableSaver, conninfo: str, drive: Drive) -> None:
     builder = StateGraph(State)
     builder.add_node("sub", build(True))
     builder.add_edge(START, "sub")
@@ -117,7 +117,7 @@ async def test_subgraphs_are_compacted_too(saver: DurableSaver, conninfo: str, d
     assert (rows(conninfo, "checkpoints"), rows(conninfo, "ancestors")) == (2, 0)
 
 
-async def test_a_namespace_of_an_unknown_subgraph_keeps_its_ancestors(
+async def test_namespace_of_an_unknown_subgraph_keeps_its_ancestors(
     saver: DurableSaver, conninfo: str, drive: Drive
 ) -> None:
     builder = StateGraph(State)
@@ -133,7 +133,7 @@ async def test_a_namespace_of_an_unknown_subgraph_keeps_its_ancestors(
     assert (await drive.state(graph, sub)).values == before
 
 
-async def test_a_graph_that_fails_on_one_thread_compacts_the_others(
+async def test_other_threads_are_compacted_if_one_fails(
     saver: DurableSaver, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = StateGraph(Strict)
@@ -153,7 +153,7 @@ async def test_a_graph_that_fails_on_one_thread_compacts_the_others(
     assert (await drive.state(graph, thread("bad"))).values == {"log": ["bad", "step"]}
 
 
-async def test_a_state_that_storing_would_change_is_left_alone(
+async def test_state_that_serialization_would_change_is_refused(
     saver: DurableSaver, conninfo: str, drive: Drive
 ) -> None:
     graph, config = build(saver), thread()
@@ -175,7 +175,7 @@ async def test_a_state_that_storing_would_change_is_left_alone(
     assert rows(conninfo, "checkpoints") == held
 
 
-async def test_the_graph_must_have_this_saver(saver: DurableSaver, conninfo: str, drive: Drive) -> None:
+async def test_graph_of_another_saver_is_refused(saver: DurableSaver, conninfo: str, drive: Drive) -> None:
     for graph in (
         build(None),
         build(InMemorySaver()),

@@ -100,7 +100,7 @@ def test_exit_durability_is_refused_without_a_key(
 
     assert (end, 'durability="exit"' in said) == ("EffectError", True)
     assert vendor.payments(ORDER) == []
-    assert log.list() == []
+    assert list(log.list()) == []
 
 
 # --- vendors ---
@@ -407,7 +407,7 @@ async def test_what_this_process_does_itself_is_not_waited_for(saver: DurableSav
     """Two agents in parallel subgraphs ask for the same thing: both mean it."""
     together = threading.Barrier(2)
 
-    @effect(wait=timedelta(0))
+    @effect(wait_timeout=0)
     def pay(order: str) -> str:
         """Pay."""
         together.wait(30)

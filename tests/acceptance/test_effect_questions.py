@@ -11,6 +11,7 @@ from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectError, Happened, NotHappened, Undetermined
 from langgraph_durable.effects import _store as ops
+from langgraph_durable.effects._rows import Transition
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,
@@ -251,13 +252,13 @@ async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_agai
     for is_done in (False, True):
         failed = False
 
-        async def failing(*args: Any, is_done: bool = is_done, **kwargs: Any) -> Any:
+        async def failing(db: Any, effect_id: Any, transition: Transition, *, is_done: bool = is_done) -> Any:
             nonlocal failed
-            if failed or not kwargs.get("memory"):  # another move than that of the answer
-                return await move(*args, **kwargs)
+            if failed or not transition.notes:  # another move than that of the answer
+                return await move(db, effect_id, transition)
             failed = True
             if is_done:
-                await move(*args, **kwargs)
+                await move(db, effect_id, transition)
             raise RuntimeError("killed")
 
         monkeypatch.setattr(ops, "move_effect", failing)
@@ -323,7 +324,7 @@ async def test_questions_beside_each_other_in_one_task(
     with suppress(TimeoutError):  # or the question comes first
         await drive.invoke(graph, GIVEN, thread(), durability="sync")
     log = saver.effects
-    while sorted(r.tool for r in await log.alist(state="unknown")) != ["lose", "lose"]:
+    while sorted([r.tool async for r in log.alist(state="unknown")]) != ["lose", "lose"]:
         with suppress(TimeoutError, EffectError):
             await drive.invoke(graph, None, thread(), durability="sync")
     result = await drive.invoke(graph, None, thread())

@@ -1,4 +1,4 @@
-"""A failover that loses the newest commits: what a run had stored is gone when it stores its next step."""
+"""A failover that loses the newest commits of a run, before the run stores its next step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def losing(conninfo: str, thread_id: str, count: int) -> Record:
     return record
 
 
-async def test_a_delta_channel_with_a_gap_is_refused(
+async def test_checkpoint_with_a_gap_in_a_delta_channel_is_refused(
     saver: DurableSaver, conninfo: str, drive: Drive
 ) -> None:
     whole = {"trail": ["input", *CHAIN]}
@@ -70,7 +70,7 @@ async def test_a_delta_channel_with_a_gap_is_refused(
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("build", [chain, delta_chain, frequent])
-async def test_what_a_run_returns_is_stored_or_it_fails(
+async def test_run_fails_unless_what_it_returns_is_stored(
     saver: DurableSaver, conninfo: str, drive: Drive, build: Builder, durability: str
 ) -> None:
     refused = 0

@@ -1,4 +1,4 @@
-"""Who waits for a human: what `pending_interrupts` says is what `get_state` says, thread by thread."""
+"""`pending_interrupts` agrees with `get_state`, thread by thread."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ GRAPHS: dict[str, Builder] = {
 
 @pytest.mark.parametrize("durability", ["async", "sync", "exit"])
 @pytest.mark.parametrize("name", GRAPHS)
-async def test_the_inbox_is_what_states_say(
+async def test_inbox_agrees_with_the_states(
     name: str, durability: str, saver: DurableSaver, drive: Drive
 ) -> None:
     graph = GRAPHS[name](saver, ignore)
@@ -82,7 +82,7 @@ async def test_the_inbox_is_what_states_say(
     )
     asked = await same_as_state(drive, saver, graph, "asks")
     assert bool(asked) == (name != "nothing to ask")
-    for _ in range(10):  # answered one at a time, by what the inbox says
+    for _ in range(10):  # answered one at a time
         waiting = await inbox(drive, saver)
         if not waiting:
             break
@@ -93,7 +93,7 @@ async def test_the_inbox_is_what_states_say(
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_the_innermost_graph_that_asks_is_named(
+async def test_innermost_asking_graph_is_named(
     checkpointer: Checkpointer, saver: DurableSaver, drive: Drive
 ) -> None:
     graph = nested(saver, ignore, checkpointer=checkpointer)
@@ -106,7 +106,7 @@ async def test_the_innermost_graph_that_asks_is_named(
     assert [w[1] for w in stored.pending_writes or []] == ["__interrupt__"]
 
 
-async def test_an_answer_that_brings_the_next_question(saver: DurableSaver, drive: Drive) -> None:
+async def test_answer_may_lead_to_another_question(saver: DurableSaver, drive: Drive) -> None:
     graph = ask_twice(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
     [first] = await inbox(drive, saver)
@@ -152,7 +152,7 @@ async def test_parallel_tasks_wait_for_different_answers(saver: DurableSaver, dr
     assert await inbox(drive, saver) == []
 
 
-async def test_what_no_longer_waits(saver: DurableSaver, drive: Drive) -> None:
+async def test_threads_that_no_longer_wait_are_left_out(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     for name in ("answered", "gone", "pruned", "superseded", "again", "copied", "waits"):
         await drive.invoke(graph, {"trail": []}, thread(name))
@@ -174,7 +174,7 @@ async def test_what_no_longer_waits(saver: DurableSaver, drive: Drive) -> None:
     assert await inbox(drive, saver, thread_id="never was") == []
 
 
-async def test_a_fork_asks_for_itself(saver: DurableSaver, drive: Drive) -> None:
+async def test_fork_has_its_own_question(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
     await drive.invoke(graph, Command(resume="yes"), thread())
@@ -183,7 +183,9 @@ async def test_a_fork_asks_for_itself(saver: DurableSaver, drive: Drive) -> None
     assert await same_as_state(drive, saver, graph, "thread") == ["ask?0"]
 
 
-async def test_pages(saver: DurableSaver, drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_contain_every_thread_once(
+    saver: DurableSaver, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("langgraph_durable._inspect.inbox._PAGE", 2)
     graph = parallel_asks(saver, ignore)
     names = [f"thread-{number}" for number in range(5)]
@@ -205,17 +207,17 @@ async def test_pages(saver: DurableSaver, drive: Drive, monkeypatch: pytest.Monk
     assert await inbox(drive, saver, limit=0) == []
 
 
-async def test_what_cannot_be_asked_for(saver: DurableSaver) -> None:
+async def test_invalid_arguments_are_refused(saver: DurableSaver) -> None:
     wrongs: list[dict[str, Any]] = [{"thread_id": ""}, {"limit": -1}, {"after": None}]
     for wrong in wrongs:
         with pytest.raises(InvalidConfigError):
             saver.pending_interrupts(**wrong)
 
 
-# --- what cannot be read ---
+# --- unreadable rows ---
 
 
-async def test_encrypted_questions(conninfo: str, drive: Drive) -> None:
+async def test_encrypted_question_is_read_with_its_key(conninfo: str, drive: Drive) -> None:
     key = EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 16)
     async with DurableSaver.from_conn_string(conninfo, serde=key) as saver:
         graph = ask(saver, ignore)
@@ -229,7 +231,7 @@ async def test_encrypted_questions(conninfo: str, drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("stored", [b"\xc1", b"\x93\x01\x02\x03", b"\x80"])
-async def test_a_damaged_question_hides_no_other(
+async def test_damaged_question_does_not_hide_others(
     stored: bytes, saver: DurableSaver, conninfo: str, drive: Drive
 ) -> None:
     graph = ask(saver, ignore)
@@ -250,7 +252,7 @@ async def test_a_damaged_question_hides_no_other(
 
 
 def paying(saver: DurableSaver, drive: Drive, names: tuple[str, ...]) -> Graph:
-    """Nodes whose effects ask, and one that speaks of an effect itself."""
+    """Nodes whose effects ask, and one whose own question mentions an effect."""
     lost = set(names)
 
     def pay(name: str) -> str:
@@ -284,14 +286,13 @@ def paying(saver: DurableSaver, drive: Drive, names: tuple[str, ...]) -> Graph:
     return builder.compile(checkpointer=saver)
 
 
-async def test_questions_about_effects_name_them(saver: DurableSaver, drive: Drive) -> None:
+async def test_question_about_an_effect_names_it(saver: DurableSaver, drive: Drive) -> None:
     graph = paying(saver, drive, ("left", "right"))
     log = saver.effects
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, {"trail": []}, thread())
-    while (
-        len(await log.alist(state="unknown")) < 2
-    ):  # the one that failed first may have kept the other from its body
+    # The one that failed first may have kept the other from its body.
+    while len([e async for e in log.alist(state="unknown")]) < 2:
         with suppress(TimeoutError):
             await drive.invoke(graph, None, thread())
     await drive.invoke(graph, None, thread())
@@ -313,7 +314,9 @@ async def test_questions_about_effects_name_them(saver: DurableSaver, drive: Dri
     assert await inbox(drive, saver) == []
 
 
-async def test_a_question_that_only_speaks_of_an_effect(saver: DurableSaver, drive: Drive) -> None:
+async def test_question_of_a_graph_that_mentions_an_effect_does_not_name_it(
+    saver: DurableSaver, drive: Drive
+) -> None:
     log = saver.effects
     with log.effect("pay", key="k") as e:
         e.issue()
@@ -330,7 +333,7 @@ async def test_a_question_that_only_speaks_of_an_effect(saver: DurableSaver, dri
     assert (found.question["effect"], found.effect_id) == (e.effect_id, None)
 
 
-async def test_an_effect_decided_out_of_band_leaves_its_question(saver: DurableSaver, drive: Drive) -> None:
+async def test_question_of_an_effect_decided_elsewhere_stays(saver: DurableSaver, drive: Drive) -> None:
     graph = paying(saver, drive, ("only",))
     with pytest.raises(TimeoutError):
         await drive.invoke(graph, {"trail": []}, thread())
@@ -344,7 +347,7 @@ async def test_an_effect_decided_out_of_band_leaves_its_question(saver: DurableS
     assert await inbox(drive, saver) == []
 
 
-async def test_a_question_asked_again_is_as_old_as_it_was(saver: DurableSaver, drive: Drive) -> None:
+async def test_question_asked_again_keeps_its_age(saver: DurableSaver, drive: Drive) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
     [first] = await inbox(drive, saver)

@@ -1,4 +1,4 @@
-"""A thread goes from saver to saver: whichever continues it takes its input, and answers its interrupts."""
+"""A thread that moves between savers: each one accepts its inputs and resumes its interrupts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVED = (*SAVERS, "agent server")
 
 
 class OldVersions(DurableSaver):
-    """A saver whose threads begin with versions of 10 digits, as this package's once did."""
+    """A saver whose threads begin with versions of 10 digits, as in early versions of this package."""
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         return super().get_next_version(current or f"{0:010}", channel)
@@ -45,7 +45,7 @@ def graph_of(saver: Saver, state: type[Any]) -> Graph:
 
 @pytest.fixture(scope="module")
 def names(databases: Databases, template: str) -> Iterator[list[str]]:
-    """Databases for the savers of all tests here, whose threads are each their own."""
+    """Databases shared by all tests of this module, which use different threads."""
     made = [databases.create(template), databases.create(template), databases.create()]
     with PostgresSaver.from_conn_string(databases.conninfo(made[2])) as official:
         official.setup()
@@ -56,7 +56,7 @@ def names(databases: Databases, template: str) -> Iterator[list[str]]:
 
 @pytest.fixture
 async def savers(databases: Databases, names: list[str]) -> AsyncIterator[dict[str, dict[bool, Saver]]]:
-    """Savers by name, and by whether their async methods are called."""
+    """Name -> whether async methods are called -> saver."""
     own, served, official = (databases.conninfo(name) for name in names)
     async with AsyncExitStack() as stack:
         memory = InMemorySaver()
@@ -75,7 +75,7 @@ async def savers(databases: Databases, names: list[str]) -> AsyncIterator[dict[s
 
 
 async def move(source: Any, target: Any, config: RunnableConfig) -> None:
-    """Copy a thread by the interface that all savers have, oldest checkpoint first."""
+    """Copy a thread by the common interface of savers, oldest checkpoint first."""
     for found in reversed([t async for t in source.alist(config)]):
         parent = found.parent_config or config
         versions = found.checkpoint["channel_versions"]
@@ -94,7 +94,7 @@ def by_async_names(saver: BaseCheckpointSaver[Any], drive: Drive) -> Any:
 async def take_turns(
     savers: dict[str, dict[bool, Saver]], drive: Drive, order: tuple[str, ...], state: type[Any]
 ) -> None:
-    """Let each saver answer the question that the one before it left, and ask another."""
+    """Let each saver answer the question that the previous saver left, and leave another."""
     config = thread(f"{order} {state.__name__} {drive.asynchronous}", checkpoint_ns="")
     expected: list[str] = []
     for turn, name in enumerate(order):
@@ -131,7 +131,7 @@ async def test_no_input_is_dropped_in_any_order_of_savers(
 
 @pytest.mark.parametrize("state", [Steps, Sparse])
 @pytest.mark.context
-async def test_a_thread_that_began_with_ten_digits_goes_on(
+async def test_thread_with_versions_of_ten_digits_continues(
     savers: dict[str, dict[bool, Saver]], drive: Drive, state: type[Any]
 ) -> None:
     order = ("old", "durable", "old", "durable")

@@ -1,4 +1,4 @@
-"""Streams and batches of graphs that are saved as they run."""
+"""Streaming and batching of graphs with checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chat(saver: DurableSaver, *answers: str) -> Graph:
     return builder.compile(checkpointer=saver)
 
 
-async def test_values_and_updates(saver: DurableSaver, drive: Drive) -> None:
+async def test_stream_of_values_and_updates(saver: DurableSaver, drive: Drive) -> None:
     graph = chain(saver, ignore)
     chunks = await drive.stream(graph, {"trail": []}, thread(), stream_mode=["values", "updates"])
     assert [c for mode, c in chunks if mode == "updates"] == [{n: {"trail": [n]}} for n in CHAIN]
@@ -44,7 +44,7 @@ async def test_interrupts_are_streamed(saver: DurableSaver, drive: Drive) -> Non
     assert rest == [{"ask": {"trail": ["ask: yes"]}}, {"after": {"trail": ["after"]}}]
 
 
-async def test_messages(saver: DurableSaver, drive: Drive) -> None:
+async def test_stream_of_messages(saver: DurableSaver, drive: Drive) -> None:
     graph = chat(saver, "one two", "three")
     given = {"messages": [HumanMessage("hello")]}
     chunks = await drive.stream(graph, given, thread(), stream_mode="messages")
@@ -66,7 +66,7 @@ async def test_streamed_checkpoints_are_the_stored_ones(saver: DurableSaver, dri
     assert [chunk["next"] for chunk in chunks] == [list(snapshot.next) for snapshot in stored]
 
 
-async def test_tasks_and_debug(saver: DurableSaver, drive: Drive) -> None:
+async def test_stream_of_tasks_and_debug_events(saver: DurableSaver, drive: Drive) -> None:
     graph = branches(saver, ignore)
     chunks = await drive.stream(graph, {"trail": []}, thread(), stream_mode="tasks")
     assert {c["name"] for c in chunks if "input" in c} == {"left", "middle", "right", "last"}
@@ -76,7 +76,7 @@ async def test_tasks_and_debug(saver: DurableSaver, drive: Drive) -> None:
     assert (kinds.count("checkpoint"), kinds.count("task"), kinds.count("task_result")) == (4, 4, 4)
 
 
-async def test_a_stream_with_subgraphs(saver: DurableSaver, drive: Drive) -> None:
+async def test_stream_includes_subgraphs(saver: DurableSaver, drive: Drive) -> None:
     graph = subgraph_node(saver, ignore, asks=False)
     given: dict[str, list[str]] = {"outer": [], "shared": []}
     chunks = await drive.stream(graph, given, thread(), stream_mode="updates", subgraphs=True)
@@ -85,7 +85,7 @@ async def test_a_stream_with_subgraphs(saver: DurableSaver, drive: Drive) -> Non
     ]  # fmt: skip
 
 
-async def test_a_stream_left_early_can_be_taken_up(saver: DurableSaver, drive: Drive) -> None:
+async def test_run_resumes_after_its_stream_was_closed_early(saver: DurableSaver, drive: Drive) -> None:
     graph = chain(saver, ignore)
     if drive.asynchronous:
         stream = graph.astream({"trail": []}, thread(), stream_mode="updates", durability="sync")
@@ -100,7 +100,7 @@ async def test_a_stream_left_early_can_be_taken_up(saver: DurableSaver, drive: D
 
 
 @pytest.mark.context
-async def test_astream_events(saver: DurableSaver) -> None:
+async def test_astream_events_yields_chunks_and_stores_the_state(saver: DurableSaver) -> None:
     graph = chat(saver, "one two")
     given = {"messages": [HumanMessage("hello")]}
     events = [event async for event in graph.astream_events(given, thread(), version="v2")]
@@ -112,7 +112,7 @@ async def test_astream_events(saver: DurableSaver) -> None:
     assert [m.content for m in state.values["messages"]] == ["hello", "one two"]
 
 
-async def test_batch(saver: DurableSaver, drive: Drive) -> None:
+async def test_batch_runs_each_thread_separately(saver: DurableSaver, drive: Drive) -> None:
     graph = chain(saver, ignore)
     configs = [thread(f"thread {number}") for number in range(8)]
     results = await drive.batch(graph, [{"trail": [str(number)]} for number in range(8)], configs)

@@ -1,4 +1,4 @@
-"""The audit trail of threads: told in order, once, whatever the graph, and whatever cannot be read."""
+"""Timelines list every event once and in order, for all kinds of graphs, and despite unreadable rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.context
 
 
 async def trail(drive: Drive, saver: DurableSaver, thread_id: str = "thread") -> list[TimelineEntry]:
-    """A thread's timeline, checked for what holds of each."""
+    """Return a thread's timeline, after checks that hold for every timeline."""
     if drive.asynchronous:
         entries = [entry async for entry in saver.atimeline(thread_id)]
     else:
@@ -58,7 +58,7 @@ async def trail(drive: Drive, saver: DurableSaver, thread_id: str = "thread") ->
         key = (entry.checkpoint_ns, entry.checkpoint_id)
         if key in stored and entry.phase in WRITTEN:
             before = [(e.checkpoint_ns, e.checkpoint_id) for e in entries[:number] if e.phase in STEPS]
-            assert key in before, "a write stands after its checkpoint"
+            assert key in before, "a write comes after its checkpoint"
             children = [
                 (key[0], c.config["configurable"]["checkpoint_id"])
                 for (ns, _), c in stored.items()
@@ -66,7 +66,7 @@ async def trail(drive: Drive, saver: DurableSaver, thread_id: str = "thread") ->
                 and c.parent_config
                 and c.parent_config["configurable"]["checkpoint_id"] == key[1]
             ]
-            assert not set(children) & set(before), "and before what was made from it"
+            assert not set(children) & set(before), "and before checkpoints made from it"
     return entries
 
 
@@ -75,11 +75,11 @@ WRITTEN = {"model_answered", "tool_answered", "replayed", "interrupted", "resume
 
 
 def phases(entries: list[TimelineEntry]) -> list[str]:
-    """What happened, without steps."""
+    """Return the phases, without steps."""
     return [entry.phase for entry in entries if entry.phase != "step"]
 
 
-async def test_a_tool_loop(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_tool_loop_appears_in_order(saver: DurableSaver, drive: Drive, world: World) -> None:
     script = (calls(("remind", "a", "1")), calls(("remind", "b", "1"), ("remind", "c", "2")))
     graph = agent(saver, [made(drive, remind(world))], *script)
     await drive.invoke(graph, GIVEN, {**thread(), "metadata": {"run_id": "the run"}})
@@ -108,7 +108,7 @@ async def test_a_tool_loop(saver: DurableSaver, drive: Drive, world: World) -> N
     ]
 
 
-async def test_the_next_turn(saver: DurableSaver, drive: Drive) -> None:
+async def test_each_turn_appears_separately(saver: DurableSaver, drive: Drive) -> None:
     graph = agent(saver, [], AIMessage("one"), AIMessage("two"))
     for _ in range(2):
         await drive.invoke(graph, GIVEN, thread())
@@ -119,7 +119,7 @@ async def test_the_next_turn(saver: DurableSaver, drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("durability", ["async", "sync", "exit"])
-async def test_questions_and_answers(saver: DurableSaver, drive: Drive, durability: str) -> None:
+async def test_question_and_answer_appear(saver: DurableSaver, drive: Drive, durability: str) -> None:
     graph = ask(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread(), durability=durability)
     asked = await trail(drive, saver)
@@ -133,13 +133,13 @@ async def test_questions_and_answers(saver: DurableSaver, drive: Drive, durabili
     resumed = [e.payload for e in told if e.phase == "resumed"]
     if durability != "exit":
         assert phases(told) == ["run_started", "interrupted", "resumed", "resumed", "ended"]
-        # LangGraph saves both at once: which came first is not known.
+        # LangGraph saves both concurrently, so their order is unknown.
         [given, taken] = sorted(resumed, key=len)
         assert given == {"answer": "yes"}
         assert (taken["node"], taken["answers"]) == ("ask", ["yes"])
 
 
-async def test_the_last_of_several_questions(saver: DurableSaver, drive: Drive) -> None:
+async def test_last_of_several_questions_appears(saver: DurableSaver, drive: Drive) -> None:
     graph = ask_twice(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
     for given in ("one", "two"):
@@ -150,7 +150,7 @@ async def test_the_last_of_several_questions(saver: DurableSaver, drive: Drive) 
     assert [e.get("answer") or e.get("answers") for e in resumed] == ["two", ["one", "two"]]
 
 
-async def test_parallel_questions_answered_by_id(saver: DurableSaver, drive: Drive) -> None:
+async def test_parallel_questions_and_their_answers_appear(saver: DurableSaver, drive: Drive) -> None:
     graph = parallel_asks(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
     for question in interrupts(await drive.state(graph, thread())):
@@ -165,7 +165,7 @@ async def test_parallel_questions_answered_by_id(saver: DurableSaver, drive: Dri
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_questions_of_subgraphs_are_told_once(
+async def test_question_of_a_subgraph_appears_once(
     checkpointer: Checkpointer, saver: DurableSaver, drive: Drive
 ) -> None:
     graph = nested(saver, ignore, checkpointer=checkpointer)
@@ -179,7 +179,7 @@ async def test_questions_of_subgraphs_are_told_once(
     assert [e.phase for e in told].count("ended") == 1
 
 
-async def test_what_was_stored_late_stands_where_it_belongs(
+async def test_late_write_comes_before_the_checkpoint_made_from_it(
     saver: DurableSaver, conninfo: str, drive: Drive
 ) -> None:
     inner = agent(None, [], AIMessage("from inside"))
@@ -200,7 +200,7 @@ async def test_what_was_stored_late_stands_where_it_belongs(
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
-async def test_an_agent_in_a_graph(
+async def test_agent_in_a_graph_appears_once(
     checkpointer: Checkpointer, saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     inner = agent(checkpointer, [made(drive, remind(world))], calls(("remind", "a", "1")))
@@ -223,7 +223,9 @@ async def test_an_agent_in_a_graph(
     assert (inside[0] or "").startswith("inner")
 
 
-async def test_lost_found_and_asked(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_unknown_effect_appears_until_a_human_decides(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     world.trouble = [TimeoutError("no answer")]
     graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
     with pytest.raises(TimeoutError):
@@ -239,7 +241,7 @@ async def test_lost_found_and_asked(saver: DurableSaver, drive: Drive, world: Wo
         "task_failed",
         "interrupted",
         "resumed",
-        "tool_ended",  # by the human, whose answer is spent on it
+        "tool_ended",  # by the human's answer
         "tool_answered",
         "model_answered",
         "ended",
@@ -250,7 +252,7 @@ async def test_lost_found_and_asked(saver: DurableSaver, drive: Drive, world: Wo
     assert (ended["actor"], ended["to"]) == ("human", "completed")
 
 
-async def test_a_replay_is_marked(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_replayed_effect_is_marked(saver: DurableSaver, drive: Drive, world: World) -> None:
     def reminded(text: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
         return ToolMessage(world(text), tool_call_id=tool_call_id, name="remind")
 
@@ -271,7 +273,7 @@ async def test_a_replay_is_marked(saver: DurableSaver, drive: Drive, world: Worl
     assert replayed["effect"]["effect_id"] == begun["effect_id"]
 
 
-async def test_changes_by_hand_and_failures(saver: DurableSaver, drive: Drive) -> None:
+async def test_updates_by_hand_and_failures_appear(saver: DurableSaver, drive: Drive) -> None:
     graph = chain(saver, Runs("second"))
     with pytest.raises(NodeError):
         await drive.invoke(graph, {"trail": []}, thread())
@@ -281,17 +283,17 @@ async def test_changes_by_hand_and_failures(saver: DurableSaver, drive: Drive) -
     assert phases(await trail(drive, saver)) == ["run_started", "task_failed", "state_updated", "ended"]
 
 
-async def test_messages_by_hand_are_no_answers(saver: DurableSaver, drive: Drive) -> None:
+async def test_messages_by_hand_are_not_answers(saver: DurableSaver, drive: Drive) -> None:
     graph = agent(saver, [], AIMessage("model"))
     await drive.invoke(graph, {"messages": [AIMessage("before", id="b"), *GIVEN["messages"]]}, thread())
     await drive.update(graph, thread(), {"messages": [AIMessage("by hand", id="h")]}, as_node="model")
     told = await trail(drive, saver)
     assert phases(told) == ["run_started", "model_answered", "ended", "state_updated"]
     [said] = [e.payload for e in told if e.phase == "model_answered"]
-    assert said["content"] == "done"  # the script counts what was there before
+    assert said["content"] == "done"  # the script counts earlier messages
 
 
-async def test_the_functional_api(saver: DurableSaver, drive: Drive) -> None:
+async def test_functional_api_has_a_start_and_an_end(saver: DurableSaver, drive: Drive) -> None:
     graph = workflow(saver, ignore)
     await drive.invoke(graph, 2, thread())
     told = phases(await trail(drive, saver))
@@ -299,7 +301,7 @@ async def test_the_functional_api(saver: DurableSaver, drive: Drive) -> None:
     assert ("ended" in told) == ("interrupted" not in told)
 
 
-async def test_no_end_is_told_where_none_is_known(saver: DurableSaver, drive: Drive) -> None:
+async def test_end_of_a_raw_pregel_graph_does_not_appear(saver: DurableSaver, drive: Drive) -> None:
     node = NodeBuilder().subscribe_only("a").do(lambda text: text + "!").write_to("b")
     graph: Graph = Pregel(
         nodes={"node": node},
@@ -312,7 +314,7 @@ async def test_no_end_is_told_where_none_is_known(saver: DurableSaver, drive: Dr
     assert phases(await trail(drive, saver)) == ["run_started"]
 
 
-async def test_pages_change_nothing(
+async def test_page_size_does_not_change_the_timeline(
     saver: DurableSaver, drive: Drive, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = [calls(*((("remind", f"{n} {i}", str(i))) for i in range(3))) for n in range(3)]
@@ -332,16 +334,16 @@ async def test_pages_change_nothing(
     assert phases(await trail(drive, saver)).count("tool_ended") == 9
 
 
-async def test_reading_goes_on_beside_writing(saver: DurableSaver, drive: Drive) -> None:
+async def test_timeline_continues_while_a_run_writes(saver: DurableSaver, drive: Drive) -> None:
     graph = chain(saver, ignore)
     await drive.invoke(graph, {"trail": []}, thread())
     walk = saver.timeline("thread")
     assert next(walk).phase == "run_started"
-    await drive.invoke(graph, {"trail": []}, thread())  # no connection, and no snapshot, is held
+    await drive.invoke(graph, {"trail": []}, thread())  # holds neither a connection nor a snapshot
     assert list(walk)[-1].phase == "ended"
 
 
-async def test_threads_that_are_not_there(saver: DurableSaver, drive: Drive) -> None:
+async def test_unknown_and_deleted_threads_have_no_timeline(saver: DurableSaver, drive: Drive) -> None:
     assert await trail(drive, saver, "never") == []
     await drive.invoke(chain(saver, ignore), {"trail": []}, thread())
     saver.delete_thread("thread")
@@ -350,11 +352,11 @@ async def test_threads_that_are_not_there(saver: DurableSaver, drive: Drive) -> 
         saver.timeline("")
 
 
-# --- what cannot be read ---
+# --- unreadable rows ---
 
 
 @pytest.mark.parametrize("table", ["writes", "metadata", "checkpoint", "input"])
-async def test_damage_is_told_where_it_is(
+async def test_damaged_row_appears_as_unreadable(
     table: str, saver: DurableSaver, conninfo: str, drive: Drive, world: World
 ) -> None:
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
@@ -379,7 +381,7 @@ async def test_damage_is_told_where_it_is(
     assert [e for e in whole if e in kept] == kept
 
 
-async def test_without_the_key(conninfo: str, drive: Drive) -> None:
+async def test_all_is_unreadable_without_the_key(conninfo: str, drive: Drive) -> None:
     key = EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 16)
     async with DurableSaver.from_conn_string(conninfo, serde=key) as saver:
         await drive.invoke(ask(saver, ignore), {"trail": []}, thread())
@@ -390,7 +392,7 @@ async def test_without_the_key(conninfo: str, drive: Drive) -> None:
         assert {e.phase for e in told} == {"unreadable"}
 
 
-async def test_values_of_any_kind_are_told(saver: DurableSaver, drive: Drive) -> None:
+async def test_values_without_json_form_appear(saver: DurableSaver, drive: Drive) -> None:
     odd = {"nan": float("nan"), "bytes": b"\xff", 1: {2, 3}, "surrogate": "\ud800", "deep": [[{"a": None}]]}
 
     def node(state: Any) -> dict[str, Any]:

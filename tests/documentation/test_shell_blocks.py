@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import pytest
 
-from langgraph_durable.cli import main
+from langgraph_durable.cli.main import main
 from tests.documentation.markdown import PAGES, ROOT, Block, code_blocks
 
 SHELL = code_blocks("sh")

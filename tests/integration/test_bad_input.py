@@ -53,7 +53,7 @@ def count_rows(conninfo: str) -> int:
 
 
 @pytest.mark.parametrize("config", BAD_CONFIGS, ids=repr)
-async def test_bad_configs(driven: Saver, conninfo: str, config: Any) -> None:
+async def test_invalid_configs_are_refused(driven: Saver, conninfo: str, config: Any) -> None:
     checkpoint = checkpoint_with({"a": [1]})
     with pytest.raises(InvalidConfigError):
         await driven.aget_tuple(config)
@@ -76,18 +76,20 @@ async def test_thread_ids_that_are_not_text_are_stored_as_text(driven: Saver) ->
 
 
 @pytest.mark.parametrize("thread_id", [None, "", "a\0"])
-async def test_bad_thread_ids_to_delete(driven: Saver, thread_id: Any) -> None:
+async def test_deleting_an_invalid_thread_id_is_refused(driven: Saver, thread_id: Any) -> None:
     with pytest.raises(InvalidConfigError, match="thread_id"):
         await driven.adelete_thread(thread_id)
 
 
-async def test_writes_need_a_checkpoint(driven: Saver) -> None:
+async def test_writes_without_a_checkpoint_id_are_refused(driven: Saver) -> None:
     with pytest.raises(InvalidConfigError, match="checkpoint_id"):
         await driven.aput_writes(config_for("t"), [("a", 1)], "task")
 
 
 @pytest.mark.parametrize("writes", [[("a\0", 1)], [("\ud800", 1)]])
-async def test_names_no_key_can_hold(driven: Saver, conninfo: str, writes: Any) -> None:
+async def test_names_that_postgres_cannot_store_are_refused(
+    driven: Saver, conninfo: str, writes: Any
+) -> None:
     with pytest.raises(InvalidConfigError, match="channel"):
         await driven.aput_writes(config_for("t", "c"), writes, "task")
     with pytest.raises(InvalidConfigError, match="channel"):
@@ -111,13 +113,13 @@ async def test_names_no_key_can_hold(driven: Saver, conninfo: str, writes: Any) 
         ({"before": {"configurable": {}}}, "before"),
         ({"before": {"configurable": {"checkpoint_id": None}}}, "before"),
         ({"before": "1ef"}, "before"),
-        ({"before": {"configurable": {"checkpoint_id": "tells-no-time"}}}, "tells no time"),
+        ({"before": {"configurable": {"checkpoint_id": "tells-no-time"}}}, "holds no time"),
         ({"limit": -1}, "limit"),
         ({"limit": "3"}, "limit"),
         ({"limit": True}, "limit"),
     ],
 )
-async def test_bad_listing_options(driven: Saver, options: Any, message: str) -> None:
+async def test_invalid_listing_options_are_refused(driven: Saver, options: Any, message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         await listed_ids(driven, config_for("t"), **options)
 
@@ -155,7 +157,7 @@ def test_a_malformed_connection_string_is_refused_at_once(conninfo: Any, said: s
         DurableSaver.from_conn_string(conninfo)
 
 
-def test_unusual_connection_strings_are_taken() -> None:
+def test_unusual_connection_strings_are_accepted() -> None:
     for unusual in (
         "",
         "host=/run/a..b,@abstract,::1,db.internal.,my_host port=5432,,1,5433,",
@@ -216,7 +218,7 @@ async def test_an_environment_that_cannot_work_is_not_retried(
     assert time.monotonic() - started < 5
 
 
-def test_bad_constructor_arguments(conninfo: str) -> None:
+def test_invalid_constructor_arguments_are_refused(conninfo: str) -> None:
     with pytest.raises(InvalidConfigError, match="from_conn_string"):
         DurableSaver()
     with pytest.raises(InvalidConfigError, match="pool sizes"):
@@ -299,7 +301,7 @@ async def test_a_value_not_stored_before_is_stored_even_if_not_declared_new(driv
     assert found.checkpoint == checkpoint
 
 
-async def test_a_value_pruned_meanwhile_is_stored_again(driven: Saver, conninfo: str) -> None:
+async def test_a_value_pruned_since_is_stored_again(driven: Saver, conninfo: str) -> None:
     checkpoint = checkpoint_with({"a": [1]})
     first = await put(driven, config_for("t"), checkpoint=checkpoint)
     with psycopg.connect(conninfo) as connection:
@@ -311,7 +313,7 @@ async def test_a_value_pruned_meanwhile_is_stored_again(driven: Saver, conninfo:
     assert found.checkpoint == child
 
 
-async def test_a_put_that_fails_leaves_nothing(driven: Saver, conninfo: str) -> None:
+async def test_a_failed_put_stores_nothing(driven: Saver, conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("ALTER TABLE langgraph_durable.checkpoints ADD CHECK (format < 4)")
     with pytest.raises(psycopg.errors.CheckViolation):

@@ -1,4 +1,4 @@
-"""`interrupts` and `timeline` on the command line, for people and for programs."""
+"""The commands `interrupts` and `timeline`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_durable import DurableSaver, effect
 from langgraph_durable.cli.main import main
 
 QUESTION = "Pay?\n\x1b[2J\u202e"
-"""With what would clear a terminal, and turn its text around."""
+"""Contains codes that would clear a terminal and reverse its text."""
 
 
 def graph_of(saver: DurableSaver, question: Any = QUESTION) -> Any:
@@ -45,7 +45,9 @@ def run(capsys: pytest.CaptureFixture[str], conninfo: str, *arguments: str) -> l
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_inbox(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupts_lists_waiting_threads_oldest_first(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(capsys, conninfo, "interrupts") == ["no thread waits for a human"]
     graph = graph_of(saver)
     for thread_id in ("b", "a", "new\nline"):
@@ -56,16 +58,16 @@ def test_the_inbox(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFix
     assert all("Pay?\\n\\x1b[2J\\u202e" in line for line in shown[1:4])
     assert "Command(resume={INTERRUPT: answer})" in shown[-1]
 
-    told = [json.loads(line) for line in run(capsys, conninfo, "interrupts", "--json")]
-    assert [found["thread_id"] for found in told] == ["a", "b", "new\nline"]
-    assert all(found["question"] == QUESTION and 0 <= found["age"] < 600 for found in told)
+    entries = [json.loads(line) for line in run(capsys, conninfo, "interrupts", "--json")]
+    assert [found["thread_id"] for found in entries] == ["a", "b", "new\nline"]
+    assert all(found["question"] == QUESTION and 0 <= found["age"] < 600 for found in entries)
     [only] = run(capsys, conninfo, "interrupts", "--thread", "a", "--json")
     resume = {json.loads(only)["interrupt_id"]: "yes"}
     graph.invoke(Command(resume=resume), thread("a"))
     assert run(capsys, conninfo, "interrupts", "--thread", "a") == ["no thread waits for a human"]
 
 
-def test_a_question_of_the_log(
+def test_interrupts_names_the_effect_of_a_question(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost = [TimeoutError("no answer")]
@@ -90,8 +92,10 @@ def test_a_question_of_the_log(
     assert unknown.effect_id in run(capsys, conninfo, "interrupts")[1]
 
 
-def test_the_timeline(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, conninfo, "timeline", "never") == ["nothing is known of thread 'never'"]
+def test_timeline_prints_each_entry_on_one_line(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, conninfo, "timeline", "never") == ["nothing is stored for thread 'never'"]
     assert run(capsys, conninfo, "timeline", "never", "--json") == []
     graph = graph_of(saver)
     graph.invoke({"messages": []}, thread("t"))
@@ -107,15 +111,17 @@ def test_the_timeline(saver: DurableSaver, conninfo: str, capsys: pytest.Capture
         "tool answered pay: paid, said yes",
         "ended 2",
     ):
-        assert any(line in " ".join(said.split()) for said in shown), (line, shown)
+        assert any(line in " ".join(one.split()) for one in shown), (line, shown)
     assert all(line.isprintable() for line in shown)
-    told = [json.loads(line) for line in run(capsys, conninfo, "timeline", "t", "--json")]
-    assert [entry["phase"].replace("_", " ") for entry in told] == [line[25:39].rstrip() for line in shown]
-    assert {entry["thread_id"] for entry in told} == {"t"}
-    assert {entry["schema_version"] for entry in told} == {1}
+    entries = [json.loads(line) for line in run(capsys, conninfo, "timeline", "t", "--json")]
+    assert [entry["phase"].replace("_", " ") for entry in entries] == [line[25:39].rstrip() for line in shown]
+    assert {entry["thread_id"] for entry in entries} == {"t"}
+    assert {entry["schema_version"] for entry in entries} == {1}
 
 
-def test_what_cannot_be_read(saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_rows_are_named(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     graph_of(saver).invoke({"messages": []}, thread("t"))
     with saver._db.open_session() as (_, connection):
         connection.execute("UPDATE langgraph_durable.writes SET value = '\\xc1'")
@@ -124,7 +130,7 @@ def test_what_cannot_be_read(saver: DurableSaver, conninfo: str, capsys: pytest.
     assert any("unreadable" in line and "cannot read a write of task" in line for line in shown)
 
 
-def test_a_question_that_is_no_json_hides_no_other(
+def test_question_that_is_not_json_is_shown(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ask(state: MessagesState) -> None:

@@ -1,4 +1,4 @@
-"""One damaged row: it is named by whatever reads it, and hides nothing else."""
+"""A damaged row is named by every operation that reads it, and hides no other row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import Databases
 from tests.damage import THREADS, allow_any_state, build, config_of, damage, fill
 
 TIMES = ["infinity", "-infinity", "20000-01-01", "4000-01-01 BC"]
-NO_OBJECTS = ["1", "[]", "null", '"text"']
+NOT_OBJECTS = ["1", "[]", "null", '"text"']
 LATEST = "checkpoint_id = (SELECT max(checkpoint_id) FROM {s}.checkpoints WHERE thread_id = 'damaged')"
 OF_THREAD = "effect_id IN (SELECT effect_id FROM {s}.effects WHERE thread_id = 'damaged')"
 
@@ -47,7 +47,7 @@ def unreadable(saver: DurableSaver, thread_id: str = "damaged") -> list[str]:
 
 
 @pytest.mark.parametrize("time", TIMES)
-def test_a_question_with_a_damaged_time_is_in_the_inbox_and_so_are_the_others(
+def test_question_with_a_damaged_time_does_not_hide_others(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str], time: str
 ) -> None:
     before = list(saver.pending_interrupts())
@@ -58,10 +58,10 @@ def test_a_question_with_a_damaged_time_is_in_the_inbox_and_so_are_the_others(
     assert (damaged.interrupt_id, damaged.question) == (before[0].interrupt_id, "go on?")
     for part in ("stored_at", "'damaged'", damaged.checkpoint_id):
         assert part in str(damaged.unreadable)
-    assert timedelta(0) <= damaged.age < timedelta(hours=1)  # its checkpoint's
+    assert timedelta(0) <= damaged.age < timedelta(hours=1)  # from its checkpoint's time
     assert main(["interrupts", "--database", conninfo]) == 0
     assert capsys.readouterr().out.count("go on?") == 2
-    # A checkpoint that does not tell either leaves no time at all.
+    # If the time of the checkpoint is damaged, too, none is known.
     damage(conninfo, f"UPDATE {{s}}.checkpoints SET created_at = '{time}' WHERE thread_id = 'damaged'")
     assert [w.thread_id for w in saver.pending_interrupts()] == list(THREADS)
     assert main(["interrupts", "--json", "--database", conninfo]) == 0
@@ -72,7 +72,7 @@ def test_a_question_with_a_damaged_time_is_in_the_inbox_and_so_are_the_others(
 @pytest.mark.parametrize(
     ("table", "column"), [("writes", "stored_at"), ("checkpoints", "created_at"), ("effect_events", "at")]
 )
-def test_a_timeline_tells_of_a_damaged_time_and_of_all_else(
+def test_timeline_reports_a_damaged_time_and_every_other_entry(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str], table: str, column: str, time: str
 ) -> None:
     before = list(saver.timeline("damaged"))
@@ -87,7 +87,7 @@ def test_a_timeline_tells_of_a_damaged_time_and_of_all_else(
     after = list(saver.timeline("damaged"))
     told = [(e.phase, e.checkpoint_id) for e in before]
     left = [(e.phase, e.checkpoint_id) for e in after if e.phase != "unreadable"]
-    if table == "effect_events":  # told as unreadable, with all it says
+    if table == "effect_events":  # appears as unreadable, with its other columns
         [event] = [e for e in after if e.phase == "unreadable"]
         assert event.payload["to"] == "unknown"
         told = [one for one in told if one[0] != "tool_unknown"]
@@ -96,7 +96,7 @@ def test_a_timeline_tells_of_a_damaged_time_and_of_all_else(
     assert f"{column}: infinite" in capsys.readouterr().out
 
 
-def test_events_of_damaged_times_fill_pages_that_end(
+def test_pages_of_events_with_damaged_times_end(
     saver: DurableSaver, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langgraph_durable._inspect.trail._EVENTS", 2)
@@ -111,14 +111,14 @@ def test_events_of_damaged_times_fill_pages_that_end(
 @pytest.mark.parametrize(
     "column", ["lease_until", "first_attempt_at", "attempted_at", "ended_at", "expired_at"]
 )
-def test_an_effect_with_a_damaged_time_is_listed_and_so_are_the_others(
+def test_effect_with_a_damaged_time_is_listed_with_the_others(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str], column: str, time: str
 ) -> None:
     log = saver.effects
-    before, pending = log.list(), log.pending()
+    before, pending = list(log.list()), log.pending()
     assert [e.unreadable for e in before] == [None] * len(before)
     damage(conninfo, f"UPDATE {{s}}.effects SET {column} = '{time}' WHERE thread_id = 'damaged'")
-    after = log.list()
+    after = list(log.list())
     assert [(e.effect_id, e.state, e.args) for e in after] == [(e.effect_id, e.state, e.args) for e in before]
     for record in after:
         if record.thread_id == "damaged":
@@ -130,7 +130,7 @@ def test_an_effect_with_a_damaged_time_is_listed_and_so_are_the_others(
         else:
             assert record.unreadable is None
     assert [e.effect_id for e in log.pending()] == [e.effect_id for e in pending]
-    assert log.list(thread_id="damaged") == [e for e in after if e.thread_id == "damaged"]
+    assert list(log.list(thread_id="damaged")) == [e for e in after if e.thread_id == "damaged"]
     for options in ([], ["--all"], ["--all", "--json"]):
         assert main(["effects", "list", *options, "--database", conninfo]) == 0
         assert f"{column}: infinite" in capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_an_effect_with_a_damaged_time_is_listed_and_so_are_the_others(
 
 
 @pytest.mark.parametrize("time", [*TIMES, None])
-def test_an_effect_whose_lease_is_damaged_waits_for_a_decision(
+def test_effect_with_a_damaged_lease_needs_a_decision(
     saver: DurableSaver, conninfo: str, time: str | None
 ) -> None:
     log = saver.effects
@@ -155,7 +155,7 @@ def test_an_effect_whose_lease_is_damaged_waits_for_a_decision(
 
 
 @pytest.mark.parametrize("time", TIMES)
-def test_what_cannot_tell_a_checkpoints_age_is_not_pruned_by_it(
+def test_thread_with_a_damaged_checkpoint_time_is_not_pruned(
     saver: DurableSaver, conninfo: str, time: str
 ) -> None:
     damage(conninfo, f"UPDATE {{s}}.checkpoints SET created_at = '{time}' WHERE {LATEST}")
@@ -175,11 +175,11 @@ PRUNES: dict[str, Callable[[DurableSaver], Any]] = {
     "prune_all": lambda saver: saver.prune_all(keep_last=1),
 }
 
-# --- what tells which values a checkpoint has ---
+# --- arrays of channels and versions ---
 
 ARRAYS = {
     "a NULL channel": "value_channels[1] = NULL",
-    "a NULL channel more": (
+    "an additional NULL channel": (
         "value_channels = value_channels || NULL::text, value_versions = value_versions || '1'::text"
     ),
     "arrays of arrays": "value_channels = ARRAY[value_channels], value_versions = ARRAY[value_versions]",
@@ -214,7 +214,7 @@ def test_damaged_arrays_of_channels_are_named(saver: DurableSaver, conninfo: str
     assert older
 
 
-def test_what_a_listing_comes_to_before_a_damaged_array_is_listed(saver: DurableSaver, conninfo: str) -> None:
+def test_list_yields_checkpoints_before_a_damaged_array(saver: DurableSaver, conninfo: str) -> None:
     ids = [found.checkpoint["id"] for found in saver.list(config_of("damaged"))]
     damage(conninfo, "UPDATE {s}.checkpoints SET value_channels[1] = NULL WHERE checkpoint_id = %s", [ids[1]])
     found = []
@@ -231,7 +231,7 @@ def test_what_a_listing_comes_to_before_a_damaged_array_is_listed(saver: Durable
         *(("ancestors", arrays) for arrays in ARRAYS if arrays not in ("no channels", "arrays of arrays")),
     ],
 )
-def test_a_history_is_not_read_past_damaged_arrays(
+def test_damaged_arrays_in_a_history_are_named(
     saver: DurableSaver, conninfo: str, table: str, arrays: str
 ) -> None:
     config = config_of("damaged")
@@ -281,7 +281,7 @@ def test_damaged_lists_of_segments_are_named(saver: DurableSaver, conninfo: str,
         assert len(list(saver.list(config_of(thread_id)))) == 3
 
 
-def test_a_value_that_is_not_there_is_not_an_empty_one(saver: DurableSaver, conninfo: str) -> None:
+def test_missing_value_is_not_read_as_an_empty_one(saver: DurableSaver, conninfo: str) -> None:
     damage(
         conninfo,
         "UPDATE {s}.channel_values SET type = 'bytes', data = NULL, segments = NULL "
@@ -294,8 +294,8 @@ def test_a_value_that_is_not_there_is_not_an_empty_one(saver: DurableSaver, conn
 # --- metadata ---
 
 
-@pytest.mark.parametrize("index", NO_OBJECTS)
-def test_a_metadata_index_that_is_no_object_leaves_nothing_out(
+@pytest.mark.parametrize("index", NOT_OBJECTS)
+def test_metadata_index_that_is_not_an_object_leaves_nothing_out(
     saver: DurableSaver, conninfo: str, index: str
 ) -> None:
     config = config_of("damaged")
@@ -308,7 +308,7 @@ def test_a_metadata_index_that_is_no_object_leaves_nothing_out(
     assert list(saver.list(None)) == of_all
     assert list(saver.list(config, filter={"source": "loop"})) == loops
     assert list(saver.list(config, filter={"source": "no such"})) == []
-    for prune in PRUNES.values():  # it may hide a fork, from whose parent subgraphs are replayed
+    for prune in PRUNES.values():  # the checkpoint may be a fork, whose parent pruning must keep
         with pytest.raises(PruneFailedError) as failed:
             prune(saver)
         assert "metadata_index" in str(failed.value.failures["damaged"])
@@ -317,17 +317,17 @@ def test_a_metadata_index_that_is_no_object_leaves_nothing_out(
 # --- effects ---
 
 
-def test_an_effect_in_no_known_state_is_listed_and_waits_for_a_decision(
+def test_effect_in_an_unknown_state_is_listed_and_needs_a_decision(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = saver.effects
-    before, pending = log.list(), log.pending()
+    before, pending = list(log.list()), log.pending()
     allow_any_state(conninfo)
     damage(conninfo, "UPDATE {s}.effects SET state = 'molten' WHERE thread_id = 'damaged' AND tool = 'lose'")
     assert [e.effect_id for e in log.list()] == [e.effect_id for e in before]
     assert [e.effect_id for e in log.pending()] == [e.effect_id for e in pending]
     [damaged] = [e for e in log.pending() if e.thread_id == "damaged"]
-    assert "state: 'molten' is none that is known" in str(damaged.unreadable)
+    assert "state: 'molten' is not a known state" in str(damaged.unreadable)
     with pytest.raises(CheckpointCorruptedError, match=damaged.effect_id):
         log.resolve(damaged.effect_id, Happened("sent"))
     assert main(["effects", "list", "--database", conninfo]) == 0
@@ -335,7 +335,7 @@ def test_an_effect_in_no_known_state_is_listed_and_waits_for_a_decision(
 
 
 @pytest.mark.parametrize("column", ["from_state", "to_state"])
-def test_an_event_of_no_known_state_is_told(
+def test_event_with_an_unknown_state_is_reported(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str], column: str
 ) -> None:
     before = list(saver.timeline("damaged"))
@@ -344,7 +344,7 @@ def test_an_event_of_no_known_state_is_told(
         f"UPDATE {{s}}.effect_events SET {column} = 'molten' WHERE {OF_THREAD} AND to_state = 'unknown'",
     )
     [why] = unreadable(saver)
-    assert f"{column}: 'molten' is none that is known" in why
+    assert f"{column}: 'molten' is not a known state" in why
     assert len(list(saver.timeline("damaged"))) == len(before)
     assert main(["timeline", "damaged", "--database", conninfo]) == 0
     log = saver.effects
@@ -352,18 +352,30 @@ def test_an_event_of_no_known_state_is_told(
     assert [e.unreadable for e in log.history(lost.effect_id)] == [None, why]
     assert lost.effect_id in why
     assert main(["effects", "show", lost.effect_id, "--database", conninfo]) == 0
-    assert "is none that is known" in capsys.readouterr().out
+    assert "is not a known state" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("change", ["state = 'molten'", "asked = '{{NULL}}'"])
-def test_a_call_is_told_that_the_row_of_its_effect_is_damaged(
-    saver: DurableSaver, conninfo: str, change: str
-) -> None:
+def damage_notes(conninfo: str, where: str) -> None:
+    """Give effects a note of a kind that is not known."""
+    damage(conninfo, "ALTER TABLE {s}.effect_notes DROP CONSTRAINT effect_notes_kind_check")
+    damage(
+        conninfo,
+        "WITH damaged AS (UPDATE {s}.effects SET note_count = note_count + 1 "
+        f"WHERE {where} RETURNING effect_id) "
+        "INSERT INTO {s}.effect_notes (effect_id, kind) SELECT effect_id, 'molten' FROM damaged",
+    )
+
+
+@pytest.mark.parametrize("change", ["state = 'molten'", "notes = 'molten'"])
+def test_call_of_a_damaged_effect_is_refused(saver: DurableSaver, conninfo: str, change: str) -> None:
     log = saver.effects
     with log.effect("send", key="k") as e:
-        e.issue()  # and whether it was sent is not known
+        e.issue()  # so it is unknown whether it was sent
     allow_any_state(conninfo)
-    damage(conninfo, f"UPDATE {{s}}.effects SET {change} WHERE tool = 'send'")
+    if change.startswith("notes"):
+        damage_notes(conninfo, "tool = 'send'")
+    else:
+        damage(conninfo, f"UPDATE {{s}}.effects SET {change} WHERE tool = 'send'")
     [damaged] = log.list(tool="send")
     with pytest.raises(CheckpointCorruptedError, match=damaged.effect_id), log.effect("send", key="k"):
         pytest.fail("it ran again")
@@ -371,9 +383,7 @@ def test_a_call_is_told_that_the_row_of_its_effect_is_damaged(
 
 
 @pytest.mark.parametrize("change", ["result = NULL", "result_type = NULL", "result_type = 'tuple:null'"])
-def test_a_result_that_is_gone_is_not_replayed_as_none(
-    saver: DurableSaver, conninfo: str, change: str
-) -> None:
+def test_missing_result_is_not_replayed_as_none(saver: DurableSaver, conninfo: str, change: str) -> None:
     log = saver.effects
     with log.effect("send", key="k") as e:
         e.complete("sent")
@@ -382,25 +392,25 @@ def test_a_result_that_is_gone_is_not_replayed_as_none(
         pytest.fail("it was replayed")
 
 
-def test_a_question_that_names_a_damaged_effect_says_so(saver: DurableSaver, conninfo: str) -> None:
+def test_question_that_names_a_damaged_effect_is_marked_unreadable(
+    saver: DurableSaver, conninfo: str
+) -> None:
     [lost] = saver.effects.list(tool="lose", thread_id="damaged")
     [waiting] = saver.pending_interrupts(thread_id="damaged")
     at: Any = config_of("damaged")
     at["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": waiting.checkpoint_id}
     saver.put_writes(at, [("__interrupt__", [Interrupt(value={"effect": lost.effect_id}, id="i")])], "task 2")
-    damage(
-        conninfo, "UPDATE {s}.effects SET asked = '{{NULL}}' WHERE thread_id = 'damaged' AND tool = 'lose'"
-    )
+    damage_notes(conninfo, "thread_id = 'damaged' AND tool = 'lose'")
     found = {w.interrupt_id: w.unreadable for w in saver.pending_interrupts()}
     assert len(found) == 4
     assert lost.effect_id in str(found.pop("i"))
     assert set(found.values()) == {None}
 
 
-# --- the loader ---
+# --- times in range ---
 
 
-def test_times_that_python_holds_are_as_they_were(saver: DurableSaver, conninfo: str) -> None:
+def test_times_in_range_are_unchanged(saver: DurableSaver, conninfo: str) -> None:
     log = saver.effects
     for time in (
         datetime(1, 1, 1, tzinfo=timezone.utc),

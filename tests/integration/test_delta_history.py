@@ -82,7 +82,7 @@ SEEDS = pytest.mark.parametrize(
 
 
 @SEEDS
-async def test_whatever_value_is_nearest_is_the_seed(driven: Driven, seed: Any) -> None:
+async def test_the_nearest_value_of_any_kind_is_the_seed(driven: Driven, seed: Any) -> None:
     far = await step(driven, None, {"log": "farther"}, "before the seed")
     seeded = await step(driven, far, {"log": seed}, "the seed's own")
     between = await step(driven, seeded, None, "after")
@@ -92,7 +92,7 @@ async def test_whatever_value_is_nearest_is_the_seed(driven: Driven, seed: Any) 
 
 
 @SEEDS
-async def test_the_walk_of_others_finds_what_a_prune_left(
+async def test_langgraphs_own_walk_finds_ancestors_after_a_prune(
     driven: Driven, observer: Observer, seed: Any
 ) -> None:
     far = await step(driven, None, {"log": "farther"}, "before the seed")
@@ -121,7 +121,9 @@ async def test_the_walk_of_others_finds_what_a_prune_left(
     assert await history(driven, copy, "log") == {"log": (["the seed's own", "after"], seed)}
 
 
-async def test_an_ancestor_whose_seed_is_missing_is_damage(driven: Driven, observer: Observer) -> None:
+async def test_an_ancestor_without_its_seed_is_reported_as_corrupted(
+    driven: Driven, observer: Observer
+) -> None:
     for number, seed in enumerate(([1] * 50, 7)):
         thread = f"thread {number}"
         seeded = await step(driven, config_for(thread), {"log": seed})
@@ -251,12 +253,12 @@ async def stored_at(saver: Driven, config: RunnableConfig) -> CheckpointTuple:
     return found
 
 
-async def test_no_channels_no_histories(driven: Driven) -> None:
+async def test_no_channels_give_no_histories(driven: Driven) -> None:
     target = await step(driven, await step(driven, None, None, "a"))
     assert await driven.aget_delta_channel_history(config=target, channels=[]) == {}
 
 
-async def test_one_str_is_no_list_of_channels(driven: Driven) -> None:
+async def test_one_str_instead_of_a_list_of_channels_is_refused(driven: Driven) -> None:
     target = await step(driven)
     with pytest.raises(TypeError):
         await driven.aget_delta_channel_history(config=target, channels="log")
@@ -271,7 +273,7 @@ async def test_an_unknown_checkpoint_has_no_history(driven: Driven) -> None:
     await step(driven, await step(driven, None, {"log": [1]}, "a"))
     for config in (
         config_for("thread", str(uuid6())),
-        config_for("nobody"),
+        config_for("unknown"),
         config_for("thread", None, "ns"),
     ):
         assert await history(driven, config, "log") == {"log": ([], "no seed")}
@@ -311,7 +313,7 @@ async def chain(saver: Driven, parent: RunnableConfig | None, length: int, name:
     return configs
 
 
-async def test_a_fork_deep_in_the_chain_with_a_seed_on_the_sibling(driven: Driven) -> None:
+async def test_a_seed_on_a_sibling_branch_is_ignored(driven: Driven) -> None:
     trunk = await chain(driven, await step(driven, None, {"log": ["root"]}), 40, "trunk")
     sibling = await step(driven, trunk[-10], {"log": ["sibling's"]}, "of the sibling")
     own = await chain(driven, trunk[-10], 40, "own")
@@ -322,7 +324,7 @@ async def test_a_fork_deep_in_the_chain_with_a_seed_on_the_sibling(driven: Drive
     }
 
 
-async def test_two_branches_that_take_turns(driven: Driven) -> None:
+async def test_two_branches_that_are_written_in_turns_do_not_mix(driven: Driven) -> None:
     heads = [await step(driven, None, {"log": ["root"]})] * 2
     for number in range(40):
         heads = [await step(driven, head, None, f"{side} {number}") for side, head in enumerate(heads)]
@@ -331,7 +333,7 @@ async def test_two_branches_that_take_turns(driven: Driven) -> None:
         assert await history(driven, head, "log") == {"log": (expected, ["root"])}
 
 
-async def test_a_parent_whose_ulid_is_above_its_childs(driven: Driven, observer: Observer) -> None:
+async def test_a_parent_may_have_a_larger_ulid_than_its_child(driven: Driven, observer: Observer) -> None:
     configs = await chain(driven, await step(driven, None, {"log": ["root"]}), 40, "step")
     for place in (3, 20, 21):
         id_ = configs[place]["configurable"]["checkpoint_id"]
@@ -341,7 +343,7 @@ async def test_a_parent_whose_ulid_is_above_its_childs(driven: Driven, observer:
     assert await history(driven, configs[-1], "log") == {"log": ([f"step {n}" for n in range(39)], ["root"])}
 
 
-async def test_writes_of_others_among_a_runs_ids_are_left_out(driven: Driven) -> None:
+async def test_writes_of_other_checkpoints_in_a_runs_id_range_are_left_out(driven: Driven) -> None:
     # The ids of one run lie between those of another: each is read as a range, and both see the others' writes.
     ids = [f"{n:03}" for n in range(60)]
     first = await step(driven, None, {"log": ["root"], "other": 1}, id="000")
@@ -357,9 +359,7 @@ async def test_writes_of_others_among_a_runs_ids_are_left_out(driven: Driven) ->
     assert found == {"log": ([*ids[1::2], "middle", *ids[2::2]], ["root"]), "other": ([], 2)}
 
 
-async def test_what_was_pruned_is_read_in_one_round_trip(
-    proxy: Proxy, observer: Observer, drive: Driver
-) -> None:
+async def test_ancestors_are_read_in_one_round_trip(proxy: Proxy, observer: Observer, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         config = await step(saver, None, {"log": ["root"], "rare": 1})
         for number in range(50):
@@ -397,7 +397,7 @@ async def test_what_was_pruned_is_read_in_one_round_trip(
 # --- damage ---
 
 
-async def test_a_ring_of_parents_ends(driven: Driven, observer: Observer) -> None:
+async def test_the_walk_ends_in_a_ring_of_parents(driven: Driven, observer: Observer) -> None:
     configs = [await step(driven, None, None, 0)]
     for number in range(1, 4):
         configs.append(await step(driven, configs[-1], None, number))
@@ -410,7 +410,7 @@ async def test_a_ring_of_parents_ends(driven: Driven, observer: Observer) -> Non
     assert "seed" not in found["log"]
 
 
-async def test_a_missing_seed_is_damage_not_emptiness(driven: Driven, observer: Observer) -> None:
+async def test_a_missing_seed_is_reported_not_read_as_empty(driven: Driven, observer: Observer) -> None:
     seeded = await step(driven, None, {"log": [1] * 50, "other": [2] * 50}, "a")
     target = await step(driven, seeded)
     observer.rows(f"DELETE FROM {TABLES}.channel_values WHERE channel = 'log'")
@@ -420,7 +420,7 @@ async def test_a_missing_seed_is_damage_not_emptiness(driven: Driven, observer: 
     assert found["other"].get("seed") == [2] * 50
 
 
-async def test_a_seed_that_cannot_be_read_is_damage(driven: Driven, observer: Observer) -> None:
+async def test_an_unreadable_seed_is_reported_as_corrupted(driven: Driven, observer: Observer) -> None:
     seeded = await step(driven, None, {"log": [1] * 50}, "a")
     target = await step(driven, seeded)
     observer.rows(f"UPDATE {TABLES}.channel_values SET data = '\\xc1'")
@@ -489,7 +489,9 @@ async def test_a_thread_is_imported_parents_first(driven: Driven) -> None:
 STEPS = 5000
 
 
-async def test_thousands_of_steps_are_read_at_once(proxy: Proxy, observer: Observer, drive: Driver) -> None:
+async def test_thousands_of_steps_are_read_in_one_query(
+    proxy: Proxy, observer: Observer, drive: Driver
+) -> None:
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         first = await step(saver, None, {"log": ["seed"] * 50}, 0, id="step 0")
         observer.rows(

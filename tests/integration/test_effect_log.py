@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -34,9 +36,11 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
+from langgraph_durable.effects import RunningEffect, _claim
 from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._claim import Guard
-from langgraph_durable.effects.log import log_in
+from langgraph_durable.effects._executor import ReplayCounter
+from langgraph_durable.effects._lookup import log_in
+from langgraph_durable.effects._rows import Transition
 from langgraph_durable.errors import (
     EffectAbandonedError,
     EffectConflictError,
@@ -75,7 +79,7 @@ def verified(*findings: Any) -> EffectPolicy:
 async def test_an_effect_that_completes(log: Log) -> None:
     async with log.effect(args={"cents": 5}, issued=False) as e:
         assert (e.replayed, e.result, e.attempts, e.state) == (False, None, 1, "claimed")
-        assert current_effect().effect_id == e.effect_id
+        assert current_effect() == RunningEffect(e.effect_id, e.idempotency_key, 1, e.first_attempt_at)
         await e.issue()
         assert e.state == "issued"
         await e.complete({"id": 1})
@@ -89,7 +93,7 @@ async def test_an_effect_that_completes(log: Log) -> None:
     assert record.thread_id is None
     assert record.ended_at is not None
     assert record.first_attempt_at == e.first_attempt_at
-    with pytest.raises(EffectError, match="no effect runs here"):
+    with pytest.raises(EffectError, match="no effect is running here"):
         current_effect()
 
 
@@ -224,9 +228,8 @@ async def test_a_refused_connection_keeps_the_vendors_key(log: Log, conninfo: st
         assert e.attempts == 4
         await e.complete()
     assert keys[0] == keys[1] == keys[2] != keys[3]
-    with psycopg.connect(conninfo) as connection:  # what is remembered does not grow with the attempts
-        [(asked,)] = connection.execute("SELECT asked FROM langgraph_durable.effects").fetchall()
-    assert [memory.partition(" ")[0] for memory in asked] == ["claim"]
+    with psycopg.connect(conninfo) as connection:  # attempts leave no notes
+        assert connection.execute("SELECT * FROM langgraph_durable.effect_notes").fetchall() == []
 
 
 async def test_a_refused_connection_that_was_handled_proves_nothing(log: Log) -> None:
@@ -369,8 +372,8 @@ async def test_arguments_are_compared_by_what_they_say(log: Log) -> None:
 
 async def test_an_effect_that_goes_on_elsewhere(log: Log) -> None:
     async with log.effect() as e:
-        with pytest.raises(EffectInFlightError, match="still goes on"):
-            async with log.effect(policy=EffectPolicy(wait=timedelta(milliseconds=50))):
+        with pytest.raises(EffectInFlightError, match="still in flight"):
+            async with log.effect(policy=EffectPolicy(wait_timeout=timedelta(milliseconds=50))):
                 pytest.fail("it ran twice")
         await e.complete(1)
 
@@ -465,7 +468,7 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
         async with log.effect(key="warm") as e:
             await e.issue()
             await e.complete("paid")
-        quick = EffectPolicy(wait=timedelta(seconds=1))
+        quick = EffectPolicy(wait_timeout=timedelta(seconds=1))
         proxy.lose_next_answer()
         async with log.effect(policy=quick, issued=False) as e:
             assert (e.replayed, e.attempts) == (False, 1)
@@ -480,7 +483,7 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
 async def test_another_claim_whose_answer_was_lost_is_still_ours(
     conninfo: str, proxy: Proxy, drive: Driver, issued: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def before_claim(guard: Guard) -> None:
+    async def before_claim(call: Any) -> None:
         if losing and not issued:
             proxy.lose_next_answer()
 
@@ -489,8 +492,8 @@ async def test_another_claim_whose_answer_was_lost_is_still_ours(
             proxy.lose_next_answer()
         return Undetermined()
 
-    monkeypatch.setattr(Guard, "_await_checkpoints", before_claim)
-    policy = EffectPolicy(verify=before_taking_over, on_unknown="retry", wait=timedelta(seconds=1))
+    monkeypatch.setattr(_claim, "_await_checkpoints", before_claim)
+    policy = EffectPolicy(verify=before_taking_over, on_unknown="retry", wait_timeout=timedelta(seconds=1))
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
         for key in ("warm", "k"):
@@ -572,7 +575,9 @@ async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: st
         calls.append(record)
         return NotHappened()
 
-    slow = EffectPolicy(verify=verify, settle=timedelta(hours=1), wait=timedelta(milliseconds=10))
+    slow = EffectPolicy(
+        verify=verify, verify_after=timedelta(hours=1), wait_timeout=timedelta(milliseconds=10)
+    )
     with pytest.raises(EffectUnknownError):
         async with log.effect(policy=slow):
             pytest.fail("it ran twice")
@@ -585,7 +590,9 @@ async def test_not_happened_is_not_believed_before_settle(log: Log, conninfo: st
 @pytest.mark.parametrize("silent", [True, False])
 async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str, silent: bool) -> None:
     """A body that takes an hour may send what it sends at its end."""
-    slow = replace(verified(NotHappened(), NotHappened()), settle=timedelta(minutes=30), wait=timedelta(0))
+    slow = replace(
+        verified(NotHappened(), NotHappened()), verify_after=timedelta(minutes=30), wait_timeout=timedelta(0)
+    )
 
     async def try_again() -> None:
         with pytest.raises(EffectUnknownError):
@@ -612,7 +619,7 @@ async def test_settle_counts_from_the_end_of_an_attempt(log: Log, conninfo: str,
 
 async def test_settle_is_waited_for_if_there_is_time(log: Log) -> None:
     await log.leave_unknown()
-    policy = replace(verified(NotHappened(), NotHappened()), settle=timedelta(milliseconds=300))
+    policy = replace(verified(NotHappened(), NotHappened()), verify_after=timedelta(milliseconds=300))
     async with log.effect(policy=policy) as e:
         record = await log.only()
         assert record.attempted_at - record.first_attempt_at >= timedelta(milliseconds=300)
@@ -650,7 +657,7 @@ async def test_a_verify_that_raises(log: Log) -> None:
 
 async def test_a_verify_that_returns_something_else(log: Log) -> None:
     await log.leave_unknown()
-    with pytest.raises(EffectError, match="return Happened"):
+    with pytest.raises(EffectError, match="Return Happened"):
         async with log.effect(policy=verified(True)):
             pytest.fail("it ran twice")
     assert (await log.only()).state == "unknown"
@@ -726,7 +733,7 @@ async def test_a_failure_tells_nothing_of_the_attempt_before(
     log: Log, again: EffectPolicy, error: type[Exception]
 ) -> None:
     """It stays unknown, under the same key, or a vendor that did it the first time would do it twice."""
-    again = again.but(failed_on=KeyError)
+    again = again.replace(failed_on=KeyError)
     key = await log.leave_unknown(policy=again)
     with pytest.raises(error):
         async with log.effect(policy=again):
@@ -816,7 +823,7 @@ async def test_a_refused_connection_is_verified(log: Log) -> None:
 
 
 async def test_a_refused_connection_that_is_listed_is_definite(log: Log) -> None:
-    policy = replace(verified(), failed_on=ConnectionRefusedError)
+    policy = verified().replace(failed_on=ConnectionRefusedError)
     with pytest.raises(ConnectionRefusedError):
         async with log.effect(policy=policy):
             raise ConnectionRefusedError
@@ -851,7 +858,9 @@ async def test_what_waited_after_it_had_begun_is_verified(log: Log, finding: Any
 
 
 async def test_settle_counts_from_when_it_waited(log: Log, conninfo: str) -> None:
-    policy = replace(verified(NotHappened(), NotHappened()), settle=timedelta(minutes=30), wait=timedelta(0))
+    policy = replace(
+        verified(NotHappened(), NotHappened()), verify_after=timedelta(minutes=30), wait_timeout=timedelta(0)
+    )
     act = keyed(log, GraphInterrupt(), policy=policy)
     with pytest.raises(GraphInterrupt):
         await act()
@@ -1023,10 +1032,10 @@ async def test_a_decision_whose_answer_was_lost_was_taken(
 ) -> None:
     move, losses = ops.move_effect, [proxy.lose_next_answer]
 
-    async def losing(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["actor"] == "ann" and losses:
+    async def losing(db: Any, effect_id: Any, transition: Transition) -> Any:
+        if transition.actor == "ann" and losses:
             losses.pop()()
-        return await move(*args, **kwargs)
+        return await move(db, effect_id, transition)
 
     monkeypatch.setattr(ops, "move_effect", losing)
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
@@ -1054,7 +1063,7 @@ async def test_abandoned(log: Log) -> None:
 async def test_decided_while_its_owner_is_silent(log: Log, conninfo: str) -> None:
     async with log.effect() as e:
         await e.issue()
-        with pytest.raises(EffectError, match="is issued, and needs no decision"):
+        with pytest.raises(EffectError, match="is issued and needs no decision"):
             await log.resolve(e.effect_id, Happened(1))
         age(conninfo)
         assert (await log.resolve(e.effect_id, Happened("found"))).state == "completed"
@@ -1094,12 +1103,90 @@ async def test_listing(log: Log) -> None:
     assert await log.list(state=["unknown", "failed"]) == everything[3:]
     assert await log.list(tool="mail") == everything[3:]
     assert await log.list(limit=2) == everything[:2]
+    assert await log.list(limit=0) == []
     assert await log.list(after=everything[1].effect_id, limit=None) == everything[2:]
     assert await log.list(thread_id="t") == await log.list(run_id="r") == await log.pending("t") == []
     assert await log.pending() == everything[3:]
     assert await log.get(everything[0].effect_id) == everything[0]
     assert await log.get(NO_ID) is None
     assert await log.history(NO_ID) == []
+
+
+async def test_list_returns_every_effect_in_pages(log: Log, conninfo: str) -> None:
+    async with log.effect() as e:
+        await e.complete("paid")
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(
+            f"INSERT INTO {SCHEMA}.effects SELECT (jsonb_populate_record(e, jsonb_build_object("
+            "    'effect_id', gen_random_uuid(), 'key', '\\x' || lpad(to_hex(number), 64, '0')"
+            f"))).* FROM {SCHEMA}.effects e, generate_series(1, 1100) AS number"
+        )
+    ids = [r.effect_id for r in await log.list()]
+    assert len(ids) == 1101
+    assert ids == sorted(set(ids))
+    assert [r.effect_id for r in await log.list(limit=450)] == ids[:450]
+    assert [r.effect_id for r in await log.list(after=ids[99], limit=400)] == ids[100:500]
+
+
+# --- run ---
+
+
+async def test_run_runs_a_body_at_most_once(log: Log) -> None:
+    keys = []
+
+    def body() -> Paid:
+        keys.append(current_effect().idempotency_key)
+        return Paid("p", 5)
+
+    assert await log.run("pay", key="k", body=body, args={"cents": 5}) == Paid("p", 5)
+    assert await log.run("pay", key="k", body=body, args={"cents": 5}) == Paid("p", 5)
+    assert keys == [(await log.only()).idempotency_key]
+    assert await log.moves() == [(None, "issued"), ("issued", "completed")]
+    assert log.inner.replays() == 1
+    with pytest.raises(EffectConflictError):
+        await log.run("pay", key="k", body=body, args={"cents": 6})
+    assert (await log.only()).args == {"cents": 5}
+
+
+async def test_run_leaves_what_raises_unknown(log: Log) -> None:
+    def body() -> str:
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError):
+        await log.run("pay", key="k", body=body)
+    with pytest.raises(EffectUnknownError):
+        await log.run("pay", key="k", body=lambda: pytest.fail("it ran twice"))
+    again = EffectPolicy(idempotent=True)
+    assert await log.run("pay", key="k", body=lambda: "paid", policy=again) == "paid"
+    assert (await log.only()).attempts == 2
+
+
+async def test_run_with_read_only_is_not_logged(log: Log) -> None:
+    assert await log.run("look", key="k", body=lambda: "seen", policy=READ_ONLY) == "seen"
+    assert await log.list() == []
+
+
+def test_run_refuses_a_body_that_has_yet_to_run(saver: DurableSaver) -> None:
+    async def body() -> str:
+        return pytest.fail("it ran")
+
+    with pytest.raises(EffectError, match="runs after it returned"):
+        saver.effects.run("pay", key="k", body=body)  # type: ignore[unused-coroutine]
+    assert [r.state for r in saver.effects.list()] == ["unknown"]
+
+
+# --- replays ---
+
+
+def test_replays_are_counted_for_the_latest_runs_and_in_total() -> None:
+    counter = ReplayCounter()
+    for number in range(3000):
+        counter.add(f"run {number}")
+    counter.add("run 2000")
+    counter.add(None)
+    assert counter.count(None) == 3002
+    assert [counter.count(f"run {number}") for number in (0, 1900, 2000, 2999)] == [0, 0, 2, 1]
+    assert len(counter._by_run) == 1024
 
 
 # --- transactions ---
@@ -1146,7 +1233,7 @@ async def test_a_transaction_rolls_back_both(log: Log, seats: str) -> None:
     assert await log.list() == []
     async with log.transaction() as (execute, e):
         assert not e.replayed
-        with pytest.raises(EffectError, match="raise an exception"):
+        with pytest.raises(EffectError, match="Raise an exception"):
             e.fail("no")
     async with log.transaction() as (execute, e):
         assert (e.replayed, e.result) == (True, None)
@@ -1163,7 +1250,7 @@ async def test_a_transaction_with_statements_that_fail(log: Log, seats: str) -> 
 
 async def test_a_transaction_under_a_key_that_was_used_outside_one(log: Log) -> None:
     await log.leave_unknown(name="seat")
-    with pytest.raises(EffectError, match="begun outside of a transaction, and is unknown"):
+    with pytest.raises(EffectError, match="begun outside a transaction and is unknown"):
         async with log.transaction():
             pytest.fail("it ran twice")
 
@@ -1385,12 +1472,16 @@ async def test_filters_that_select_nothing_sensible(log: Log, filters: Any) -> N
         {"on_fork": "spoon"},
         {"on_unknown": "verify"},
         {"lease": timedelta(0)},
-        {"lease": 30},
+        {"lease": 0},
+        {"lease": "30"},
+        {"lease": True},
+        {"lease": float("inf")},
+        {"lease": float("nan")},
         {"lease": timedelta.max},
-        {"settle": timedelta(-1)},
-        {"wait": -1},
+        {"verify_after": timedelta(-1)},
+        {"wait_timeout": -1},
         {"idempotency_window": timedelta(-1)},
-        {"idempotency_window": 24},
+        {"idempotency_window": "24"},
         {"failed_on": ("ValueError",)},
         {"failed_on": 3},
         {"verify": Happened(1)},
@@ -1403,11 +1494,37 @@ def test_policies_that_make_no_sense(options: Any) -> None:
     with pytest.raises(InvalidConfigError):
         effect(**options)
     with pytest.raises(InvalidConfigError):
-        READ_ONLY.but(**options)
+        READ_ONLY.replace(**options)
 
 
-def test_one_exception_type_stands_for_itself() -> None:
+@pytest.mark.parametrize("unknown", ["settle", "wait", "window"])
+def test_unknown_policy_fields_are_refused(unknown: str) -> None:
+    options: Any = {unknown: 1}
+    for create in (EffectPolicy, READ_ONLY.replace, effect):
+        with pytest.raises(TypeError, match=unknown):
+            create(**options)
+
+
+def test_one_exception_type_is_stored_as_a_tuple() -> None:
     assert EffectPolicy(failed_on=ValueError).failed_on == (ValueError,)
+
+
+def test_durations_are_timedeltas_or_seconds() -> None:
+    policy = EffectPolicy(lease=90, wait_timeout=0.5, verify_after=timedelta(hours=1), idempotency_window=0)
+    assert policy.lease == timedelta(seconds=90)
+    assert policy.wait_timeout == timedelta(milliseconds=500)
+    assert (policy.verify_after, policy.idempotency_window) == (timedelta(hours=1), timedelta(0))
+    assert policy == policy.replace() == replace(policy, lease=timedelta(seconds=90))
+    assert policy.replace(lease=5).lease == timedelta(seconds=5)
+    assert Undetermined(1.5) == Undetermined(retry_in=timedelta(seconds=1.5))
+    assert Undetermined().retry_in is None
+
+
+def test_a_policy_is_immutable_and_hashable() -> None:
+    with pytest.raises(FrozenInstanceError):
+        READ_ONLY.read_only = False  # type: ignore[misc]
+    assert {READ_ONLY: 1}[EffectPolicy(read_only=True)] == 1
+    assert pickle.loads(pickle.dumps(READ_ONLY)) == READ_ONLY
 
 
 def test_a_log_needs_a_saver_of_ours(saver: DurableSaver) -> None:
@@ -1416,9 +1533,30 @@ def test_a_log_needs_a_saver_of_ours(saver: DurableSaver) -> None:
     assert saver.effects is saver.effects
 
 
-def test_decorators_take_parentheses() -> None:
-    with pytest.raises(TypeError, match="parentheses"):
-        effect(lambda: 1)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("decorated", "match"),
+    [(READ_ONLY, r"policy=\.\.\."), ("pay", "got str"), (partial(print), "needs a name=")],
+    ids=repr,
+)
+def test_what_cannot_be_decorated_is_refused(decorated: Any, match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        effect(decorated)
+
+
+def test_keywords_override_the_policy() -> None:
+    """By the call: a read-only function runs without a log, the other one needs one."""
+
+    @effect(policy=READ_ONLY, lease=5)
+    def look() -> str:
+        return "seen"
+
+    @effect(policy=READ_ONLY, read_only=False)
+    def pay() -> str:
+        return "paid"
+
+    assert look() == "seen"
+    with pytest.raises(EffectError, match="outside a running graph"):
+        pay()
 
 
 def test_a_name_that_cannot_be_stored_is_refused_at_once() -> None:
@@ -1511,18 +1649,18 @@ def test_a_decorated_function_without_a_log_or_key(saver: DurableSaver) -> None:
         pytest.fail("it ran")
 
     for options in ({}, {"log": saver.effects}, {"key": "k"}):
-        with pytest.raises(EffectError, match="outside of a running graph"):
+        with pytest.raises(EffectError, match="outside a running graph"):
             effect(**options)(refund)("1")
     for key in (lambda order: "", lambda order: 3):
-        with pytest.raises(EffectError, match="must give text"):
+        with pytest.raises(EffectError, match="must be or return a non-empty str"):
             effect(key=key, log=saver.effects)(refund)("1")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         effect(key="k", log=saver.effects)(refund)()  # type: ignore[call-arg]
-    assert saver.effects.list() == []
+    assert list(saver.effects.list()) == []
 
 
 async def test_read_only_functions_are_not_logged(log: Log) -> None:
-    @effect(READ_ONLY)
+    @effect(policy=READ_ONLY)
     def look(order: str) -> str:
         return f"looked at {order}"
 

@@ -81,7 +81,7 @@ async def test_a_thread_is_not_deleted_under_an_unresolved_effect(payments: Paym
     for name in ("delete_thread",):
         with pytest.raises(EffectUnresolvedError, match="or delete with force=True"):
             await drive(payments.saver, name, "a")
-    with pytest.raises(PruneFailedError, match="1 effects"):
+    with pytest.raises(PruneFailedError, match="1 unresolved effects"):
         await drive(payments.saver, "prune", ["a"], strategy="delete")
     assert payments.graph.get_state(config_for("a")).next == ("tools",)
     payments.log.resolve(waiting, NotHappened())

@@ -1,4 +1,4 @@
-"""Listing: filters, pages, and what may go on meanwhile."""
+"""Listing: filters, pages, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from psycopg.types.json import Jsonb
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._checkpoints import listing as _listing
-from langgraph_durable._checkpoints.codec import decode_checkpoint
+from langgraph_durable._checkpoints.decoding import decode_checkpoint
 from langgraph_durable._checkpoints.filters import filter_matches
-from langgraph_durable._checkpoints.listing import CheckpointWalk
+from langgraph_durable._checkpoints.listing import PAGE_SIZE
 from langgraph_durable.errors import CheckpointCorruptedError
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver
@@ -60,7 +60,9 @@ async def put_chain(saver: Saver, count: int, thread_id: str = "t", ns: str = ""
         ({"source": "\ud800"}, []),
     ],
 )
-async def test_filter(driven: Saver, wanted: dict[str, Any], steps: list[int]) -> None:
+async def test_a_filter_selects_checkpoints_by_their_metadata(
+    driven: Saver, wanted: dict[str, Any], steps: list[int]
+) -> None:
     await put_chain(driven, 7)
     found = [t.metadata["step"] async for t in driven.alist(config_for("t"), filter=wanted)]
     assert found == steps
@@ -109,7 +111,7 @@ async def test_limit_and_before_combine(driven: Saver) -> None:
     assert await listed_ids(driven, config_for("t"), before=only_an_id) == ids[4:]
 
 
-async def test_namespaces_and_threads(driven: Saver) -> None:
+async def test_a_listing_is_limited_to_its_thread_and_namespace(driven: Saver) -> None:
     root = await put_chain(driven, 3)
     child = await put_chain(driven, 3, ns="child:1")
     other = await put_chain(driven, 2, thread_id="other")
@@ -125,7 +127,7 @@ async def test_namespaces_and_threads(driven: Saver) -> None:
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 130])
-async def test_pages_join_without_seam(driven: Saver, count: int) -> None:
+async def test_pages_neither_skip_nor_repeat_checkpoints(driven: Saver, count: int) -> None:
     ids = await put_chain(driven, count)
     assert await listed_ids(driven, config_for("t")) == ids
     assert await listed_ids(driven, None) == ids
@@ -135,7 +137,7 @@ async def test_pages_join_without_seam(driven: Saver, count: int) -> None:
     )
 
 
-async def test_what_was_yielded_is_independent(driven: Saver) -> None:
+async def test_yielded_checkpoints_share_nothing_mutable(driven: Saver) -> None:
     checkpoint = checkpoint_with({"shared": [1]})
     config = await put(driven, config_for("t"), checkpoint=checkpoint)
     second = checkpoint_with({"shared": [1]}, channel_versions=checkpoint["channel_versions"])
@@ -146,7 +148,7 @@ async def test_what_was_yielded_is_independent(driven: Saver) -> None:
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-async def test_calls_inside_the_loop_with_a_pool_of_one(conninfo: str, driver: str) -> None:
+async def test_a_listing_holds_no_connection_between_checkpoints(conninfo: str, driver: str) -> None:
     async with DurableSaver.from_conn_string(conninfo, max_size=1, pool_timeout=5) as saver:
         ids = await put_chain(saver, 70)
         if driver == "sync":
@@ -160,23 +162,23 @@ async def test_calls_inside_the_loop_with_a_pool_of_one(conninfo: str, driver: s
         assert await listed_ids(saver, config_for("t")) == ids
 
 
-async def test_a_thread_deleted_during_the_walk_ends_it(driven: Saver) -> None:
+async def test_a_listing_ends_after_its_page_when_its_thread_is_deleted(driven: Saver) -> None:
     await put_chain(driven, 70)
     seen = 0
     async for _ in driven.alist(config_for("t")):
         seen += 1
         if seen == 1:
             await driven.adelete_thread("t")
-    assert seen == CheckpointWalk.page_size
+    assert seen == PAGE_SIZE
 
 
-def test_a_long_walk_holds_one_page_in_memory(
+def test_a_long_listing_holds_one_page_in_memory(
     saver: DurableSaver, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = checkpoint_with({"large": ["x" * 2000]})
     saver.put(config_for("t"), checkpoint, {"source": "loop", "step": 0}, checkpoint["channel_versions"])
     with psycopg.connect(conninfo) as connection:
-        # 10,000 like it, each with a value of its own. Their bodies name another id: only the keys are walked.
+        # 10,000 like it, each with its own value. Their bodies name another id, since only the keys matter here.
         connection.execute("""
             INSERT INTO langgraph_durable.channel_values
             SELECT thread_id, checkpoint_ns, channel, version || '-' || i, type, data, segments
@@ -204,16 +206,18 @@ def test_a_long_walk_holds_one_page_in_memory(
     finally:
         tracemalloc.stop()
     assert walked == 10_001
-    assert peak < 4 * CheckpointWalk.page_size * 4000  # bytes; all of it would be 40 MB
+    assert peak < 4 * PAGE_SIZE * 4000  # bytes; all of it would be 40 MB
 
 
 # --- decoded some at a time ---
 
 
-async def test_however_many_are_decoded_at_once(driven: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_size_of_decoding_batches_does_not_change_a_listing(
+    driven: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = await put_chain(driven, 9)
     for at_once in (1, 1000, 1 << 30):
-        monkeypatch.setattr(_listing, "_AT_ONCE", at_once)
+        monkeypatch.setattr(_listing, "_BATCH_BYTES", at_once)
         assert await listed_ids(driven, config_for("t")) == ids
         assert await listed_ids(driven, config_for("t"), limit=4) == ids[:4]
         decided_there: dict[str, Any] = {"source": "input"}
@@ -223,7 +227,7 @@ async def test_however_many_are_decoded_at_once(driven: Saver, monkeypatch: pyte
             assert [t.metadata["step"] async for t in listed] == steps
 
 
-async def test_what_comes_before_a_damaged_checkpoint_is_listed(driven: Saver, conninfo: str) -> None:
+async def test_checkpoints_before_a_damaged_one_are_listed(driven: Saver, conninfo: str) -> None:
     ids = await put_chain(driven, 6)
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(
@@ -237,7 +241,7 @@ async def test_what_comes_before_a_damaged_checkpoint_is_listed(driven: Saver, c
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_the_collector_of_garbage_is_left_as_it_was(
+async def test_a_listing_leaves_the_garbage_collector_as_it_was(
     driven: Saver, conninfo: str, enabled: bool
 ) -> None:
     ids = await put_chain(driven, 6)

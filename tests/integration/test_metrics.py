@@ -1,4 +1,4 @@
-"""What a saver counts of itself is what happened."""
+"""A saver's metrics match what happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from langgraph_durable.errors import InvalidConfigError
 from tests.samples import WRITES, Driver, Observer, a_put, config
 
 
-async def test_calls_and_what_they_took(conninfo: str, observer: Observer, drive: Driver) -> None:
+async def test_calls_and_their_durations_are_counted(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
     async with DurableSaver.from_conn_string(conninfo) as saver:
         assert not saver.metrics().operations
         stored = await drive(saver, "put", *a_put())
@@ -38,7 +40,7 @@ async def test_calls_and_what_they_took(conninfo: str, observer: Observer, drive
             found.batches = 1  # type: ignore[misc]
 
 
-async def test_batches(conninfo: str, drive: Driver) -> None:
+async def test_batches_are_counted(conninfo: str, drive: Driver) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(50))
     async with DurableSaver.from_conn_string(conninfo) as saver:
         for turn in range(3):
@@ -50,7 +52,7 @@ async def test_batches(conninfo: str, drive: Driver) -> None:
         assert found.waiting_writes == found.waiting_bytes == found.broken_batches == 0
 
 
-def test_retries_and_segments(conninfo: str, observer: Observer) -> None:
+def test_retries_and_segments_are_counted(conninfo: str, observer: Observer) -> None:
     long = [{"text": f"{n} " * 400} for n in range(40)]
     with DurableSaver.from_conn_string(conninfo) as saver:
         saver.put(*a_put(values={"messages": long}))
@@ -70,7 +72,7 @@ def test_retries_and_segments(conninfo: str, observer: Observer) -> None:
         assert saver.metrics().retries == 2
 
 
-def test_a_given_pool(conninfo: str) -> None:
+def test_requests_to_a_given_pool_are_counted(conninfo: str) -> None:
     with ConnectionPool(conninfo, min_size=1, open=True) as pool:
         saver = DurableSaver(pool)
         saver.put(*a_put())

@@ -52,7 +52,7 @@ async def test_a_fork_is_the_latest_however_old_its_parent(driven: Saver) -> Non
     assert await latest_id(driven, config) == fork["configurable"]["checkpoint_id"]
 
 
-async def test_an_import_keeps_the_place_its_id_tells(driven: Saver) -> None:
+async def test_an_imported_checkpoint_keeps_the_place_of_its_id(driven: Saver) -> None:
     config = config_for("t")
     new = await put(driven, config, checkpoint=checkpoint_with(id=id_of_a_clock_running(0)))
     old = await put(driven, config, checkpoint=checkpoint_with(id=id_of_a_clock_running(-2)))
@@ -115,7 +115,7 @@ async def test_an_id_that_is_a_ulid_is_its_own_place(driven: Saver) -> None:
     assert found.checkpoint["id"] == str(own)
 
 
-async def test_one_place_named_by_two_ids_is_not_shared(driven: Saver) -> None:
+async def test_two_ids_with_one_ulid_get_different_places(driven: Saver) -> None:
     config = config_for("t")
     first = await put(driven, config)
     ulid = await driven.aget_ulid(first)
@@ -124,7 +124,7 @@ async def test_one_place_named_by_two_ids_is_not_shared(driven: Saver) -> None:
     assert await latest_id(driven, config) == ulid
 
 
-async def test_ids_that_tell_no_time_are_placed_by_the_servers_clock(driven: Saver) -> None:
+async def test_ids_without_a_time_are_placed_by_the_servers_clock(driven: Saver) -> None:
     config = config_for("t")
     stored = await put(driven, config, checkpoint=checkpoint_with(id="one"))
     for name in ("two", "a fourth", str(uuid4())):
@@ -136,7 +136,7 @@ async def test_ids_that_tell_no_time_are_placed_by_the_servers_clock(driven: Sav
     assert abs(ULID.from_str(place).timestamp - ULID().timestamp) < 60
 
 
-async def test_ids_that_tell_no_time_stand_as_they_came_even_within_a_millisecond(driven: Saver) -> None:
+async def test_ids_without_a_time_keep_the_order_of_their_puts_within_a_millisecond(driven: Saver) -> None:
     config = config_for("t")
     put_ids = [f"{number * 7919 % 100:02}" for number in range(100)]
     for id_ in put_ids:
@@ -153,7 +153,7 @@ async def test_unknown_ids_find_nothing(driven: Saver) -> None:
     assert await driven.aget_tuple(config_for("another")) is None
 
 
-async def test_puts_at_once_on_one_namespace_all_get_places(saver: DurableSaver) -> None:
+async def test_concurrent_puts_in_one_namespace_get_different_ulids(saver: DurableSaver) -> None:
     first = await put(saver, config_for("t"), checkpoint=checkpoint_with(id=id_of_a_clock_running(1)))
     children = [
         checkpoint_with() for _ in range(40)
@@ -182,7 +182,9 @@ def test_versions_grow_differ_between_branches_and_keep_another_savers_form(save
 
 
 @pytest.mark.parametrize("hours", [-1.0, 0.0, 1.0])
-async def test_namespaces_agree_on_what_came_before(driven: Saver, hours: float) -> None:
+async def test_the_order_of_root_and_subgraph_checkpoints_survives_clock_skew(
+    driven: Saver, hours: float
+) -> None:
     """As the runtime asks when it replays: the subgraph's checkpoints before one of the root's."""
 
     async def step(config: Any, ahead: float, metadata: Any) -> Any:

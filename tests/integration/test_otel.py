@@ -1,4 +1,4 @@
-"""Spans and metrics reach OpenTelemetry, by its conventions and without what users said; nothing if not asked for."""
+"""Spans and metrics follow OpenTelemetry's conventions, contain no user content, and are off by default."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def attributes(of: Any) -> dict[str, Any]:
 # --- spans ---
 
 
-async def test_a_graphs_calls_are_spans_of_its_caller(
+async def test_operations_of_a_graph_are_child_spans_of_the_caller(
     saver: DurableSaver, conninfo: str, drive: Driver, telemetry: Telemetry
 ) -> None:
     telemetry.instrument(saver)
@@ -144,7 +144,9 @@ async def test_every_operation_is_one_span(saver: DurableSaver, drive: Driver, t
     assert list(saver.metrics().operations) == list(EVERY)
 
 
-async def test_the_rest_of_the_operations(saver: DurableSaver, drive: Driver, telemetry: Telemetry) -> None:
+async def test_operations_on_many_rows_are_spans(
+    saver: DurableSaver, drive: Driver, telemetry: Telemetry
+) -> None:
     await drive(saver, "put", *a_put())
     graph = chain(saver, lambda _: None)
     telemetry.instrument(saver)
@@ -168,7 +170,7 @@ async def test_the_rest_of_the_operations(saver: DurableSaver, drive: Driver, te
     assert drive.kind == "async" or telemetry.operations()[-1] == "pending_interrupts"
 
 
-async def test_each_page_of_a_listing_is_a_span(
+async def test_each_page_of_a_list_is_a_span(
     saver: DurableSaver, drive: Driver, telemetry: Telemetry
 ) -> None:
     for number in range(5):
@@ -177,7 +179,7 @@ async def test_each_page_of_a_listing_is_a_span(
     assert len(await drive(saver, "list", None, limit=3)) == 3
     assert telemetry.operations() == ["list"]
     for _ in saver.list(None):
-        assert not get_current_span().is_recording()  # none is open while the caller has its turn
+        assert not get_current_span().is_recording()  # no span is open while the caller handles an item
     assert telemetry.operations() == ["list"] * 3  # the last page is empty
     assert saver.metrics().operations["list"].count == 3
 
@@ -185,7 +187,7 @@ async def test_each_page_of_a_listing_is_a_span(
 # --- failures ---
 
 
-async def test_a_failure_tells_its_kind_and_not_its_message(
+async def test_failed_span_has_the_type_of_the_error_but_not_its_message(
     saver: DurableSaver, observer: Observer, drive: Driver, telemetry: Telemetry
 ) -> None:
     telemetry.instrument(saver)
@@ -212,7 +214,7 @@ async def test_a_failure_tells_its_kind_and_not_its_message(
     }
 
 
-async def test_a_cancelled_call_ends_its_span(
+async def test_cancelled_call_ends_its_span(
     saver: DurableSaver, observer: Observer, telemetry: Telemetry
 ) -> None:
     await saver.aput(*a_put())
@@ -228,9 +230,7 @@ async def test_a_cancelled_call_ends_its_span(
     assert attributes(span)["error.type"] == "CancelledError"
 
 
-def test_effects_are_spans_and_a_question_to_a_human_is_no_failure(
-    saver: DurableSaver, telemetry: Telemetry
-) -> None:
+def test_question_of_an_effect_is_not_a_failed_span(saver: DurableSaver, telemetry: Telemetry) -> None:
     telemetry.instrument(saver)
 
     def pay(fails: bool) -> str:
@@ -251,9 +251,9 @@ def test_effects_are_spans_and_a_question_to_a_human_is_no_failure(
     spans = [span for span in telemetry.spans() if "effect" in span.name]
     assert [attributes(span)["db.operation.name"] for span in spans] == [
         "begin_effect",
-        "record_effect",  # that nobody knows its end
+        "record_effect",  # its outcome is unknown
         "begin_effect",  # asks
-        "begin_effect",  # is told
+        "begin_effect",  # gets the answer
     ]
     for span in spans:
         assert span.status.status_code is StatusCode.UNSET
@@ -262,7 +262,7 @@ def test_effects_are_spans_and_a_question_to_a_human_is_no_failure(
     assert saver.metrics().operations["begin_effect"].count == 3
 
 
-def test_a_retry_is_inside_its_span(saver: DurableSaver, observer: Observer, telemetry: Telemetry) -> None:
+def test_retry_is_part_of_its_span(saver: DurableSaver, observer: Observer, telemetry: Telemetry) -> None:
     telemetry.instrument(saver)
     saver.put(*a_put())
     observer.terminate(observer.backends())
@@ -274,7 +274,7 @@ def test_a_retry_is_inside_its_span(saver: DurableSaver, observer: Observer, tel
 # --- metrics ---
 
 
-async def test_metrics_are_those_of_the_saver(
+async def test_metrics_equal_those_of_the_saver(
     saver: DurableSaver, drive: Driver, telemetry: Telemetry
 ) -> None:
     await drive(saver, "put", *a_put("before"))
@@ -310,7 +310,7 @@ async def test_metrics_are_those_of_the_saver(
     }
 
 
-def test_savers_share_instruments_and_counts_outlive_them(conninfo: str, telemetry: Telemetry) -> None:
+def test_counters_are_shared_by_savers_and_outlive_them(conninfo: str, telemetry: Telemetry) -> None:
     for calls in (3, 4):
         with DurableSaver.from_conn_string(conninfo) as saver:
             telemetry.instrument(saver)
@@ -321,11 +321,11 @@ def test_savers_share_instruments_and_counts_outlive_them(conninfo: str, telemet
         gc.collect()
         assert telemetry.counts("pool_requests") == requests
     assert requests == [3 + 4]
-    assert telemetry.counts("waiting_writes") == []  # nobody is left to tell
+    assert telemetry.counts("waiting_writes") == []  # no saver is left
     assert len(telemetry.spans()) == 3 + 4
 
 
-def test_two_savers_of_two_schemas(conninfo: str, telemetry: Telemetry) -> None:
+def test_savers_of_two_schemas_have_separate_attributes(conninfo: str, telemetry: Telemetry) -> None:
     with (
         DurableSaver.from_conn_string(conninfo) as one,
         DurableSaver.from_conn_string(conninfo, schema="another") as other,
@@ -342,7 +342,7 @@ def test_two_savers_of_two_schemas(conninfo: str, telemetry: Telemetry) -> None:
 # --- which savers ---
 
 
-def test_clones_are_instrumented_and_a_second_time_changes_nothing(
+def test_clone_is_instrumented_and_a_second_call_changes_nothing(
     saver: DurableSaver, telemetry: Telemetry
 ) -> None:
     telemetry.instrument(saver)
@@ -352,7 +352,7 @@ def test_clones_are_instrumented_and_a_second_time_changes_nothing(
     assert telemetry.operations() == ["get_tuple"]
 
 
-async def test_given_pools_and_connections(conninfo: str, telemetry: Telemetry) -> None:
+async def test_attributes_of_given_pools_and_connections(conninfo: str, telemetry: Telemetry) -> None:
     where = make_conninfo(conninfo, host="127.0.0.1", port=6543)
     database = conninfo_to_dict(conninfo)["dbname"]
     pool: ConnectionPool[Any] = ConnectionPool(where, open=False)
@@ -375,8 +375,8 @@ async def test_given_pools_and_connections(conninfo: str, telemetry: Telemetry) 
     assert attributes(telemetry.spans()[-1])["db.namespace"] == f"{database}|langgraph_durable"
 
 
-def test_several_hosts_are_no_address(telemetry: Telemetry) -> None:
-    with DurableSaver.from_conn_string("host=nowhere.invalid,nobody.invalid", retry_timeout=0) as nowhere:
+def test_several_hosts_have_no_address(telemetry: Telemetry) -> None:
+    with DurableSaver.from_conn_string("host=nowhere.invalid,elsewhere.invalid", retry_timeout=0) as nowhere:
         telemetry.instrument(nowhere)
         with pytest.raises(ConnectionFailedError):
             nowhere.get_tuple(config())
@@ -389,18 +389,18 @@ def test_several_hosts_are_no_address(telemetry: Telemetry) -> None:
     }
 
 
-def test_only_savers(telemetry: Telemetry) -> None:
+def test_other_objects_are_refused(telemetry: Telemetry) -> None:
     with pytest.raises(InvalidConfigError, match="needs a DurableSaver, got object"):
         instrument(object())  # type: ignore[arg-type]
 
 
-def test_the_global_providers_by_default(saver: DurableSaver) -> None:
+def test_global_providers_are_the_default(saver: DurableSaver) -> None:
     instrument(saver, meter_provider=global_metrics.get_meter_provider())
-    saver.put(*a_put())  # to nobody
+    saver.put(*a_put())  # to the default provider, which drops it
     assert saver.metrics().operations["put"].count == 1
 
 
-# --- off, and not there ---
+# --- off, and not installed ---
 
 OFF = """
 import sys
@@ -441,12 +441,12 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_nothing_of_it_is_imported_when_off(conninfo: str) -> None:
+def test_opentelemetry_is_not_imported_by_default(conninfo: str) -> None:
     ended = run(OFF, conninfo)
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_missing_extra_is_named() -> None:
+def test_missing_extra_is_named() -> None:
     ended = run(MISSING)
     assert ended.returncode == 1
     assert "needs OpenTelemetry: pip install 'langgraph-durable[otel]'" in ended.stderr.splitlines()[-1]

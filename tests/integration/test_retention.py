@@ -1,4 +1,4 @@
-"""Pruning, copying, deleting by run, erasing, sweeping: what goes, what stays, what is reported."""
+"""Pruning, copying and deleting: what is removed, what stays, what is reported."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ async def test_keep_last_and_older_than(driven: Saver, conninfo: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["delete", "delete_all"])
-async def test_deleting_by_either_name(driven: Saver, conninfo: str, strategy: str) -> None:
+async def test_strategy_delete_by_either_name_deletes_everything(
+    driven: Saver, conninfo: str, strategy: str
+) -> None:
     """The Agent Server says delete_all where the base class's documentation says delete."""
     await put_chain(driven, 2)
     with pytest.raises(InvalidConfigError, match="neither keep_last"):
@@ -104,7 +106,7 @@ async def test_deleting_by_either_name(driven: Saver, conninfo: str, strategy: s
     assert counts(conninfo) == {}
 
 
-async def test_a_dry_run_counts_what_the_prune_removes(driven: Saver, conninfo: str) -> None:
+async def test_dry_run_counts_what_a_prune_removes(driven: Saver, conninfo: str) -> None:
     await put_chain(driven, 4)
     before = counts(conninfo)
     dry = await driven.aprune(["t"], dry_run=True)
@@ -117,7 +119,7 @@ async def test_a_dry_run_counts_what_the_prune_removes(driven: Saver, conninfo: 
     assert counts(conninfo) == {}
 
 
-async def test_a_value_shared_with_a_survivor_stays(driven: Saver) -> None:
+async def test_value_of_a_survivor_stays(driven: Saver) -> None:
     checkpoint = checkpoint_with({"kept": ["x"]})
     first = await put(driven, config_for("t"), checkpoint=checkpoint)
     child = checkpoint_with({"kept": ["x"]}, channel_versions=checkpoint["channel_versions"])
@@ -126,7 +128,7 @@ async def test_a_value_shared_with_a_survivor_stays(driven: Saver) -> None:
     assert await get_values(driven, second) == {"kept": ["x"]}
 
 
-async def test_sends_of_a_parent_before_v4_stay(driven: Saver, conninfo: str) -> None:
+async def test_sends_in_a_parent_before_v4_stay(driven: Saver, conninfo: str) -> None:
     parent = await put(driven, config_for("t"))
     await driven.aput_writes(parent, [("other", 1), (TASKS, "sent")], "task")
     old = await put(driven, parent, checkpoint=checkpoint_with({"a": [1]}, v=3))
@@ -135,7 +137,7 @@ async def test_sends_of_a_parent_before_v4_stay(driven: Saver, conninfo: str) ->
     assert counts(conninfo)["writes"] == 1
 
 
-async def test_the_namespace_of_a_call_goes_with_its_root_checkpoint(driven: Saver) -> None:
+async def test_namespace_of_a_call_is_deleted_with_its_root_checkpoint(driven: Saver) -> None:
     async def call(root: Any, ns: str) -> None:
         await put_chain(driven, 2, ns=ns, parents={"": root["configurable"]["checkpoint_id"]})
 
@@ -146,7 +148,7 @@ async def test_the_namespace_of_a_call_goes_with_its_root_checkpoint(driven: Sav
     await call(second, "node:second")
     await call(second, "node:second|inner:x")
     unsaved = {"configurable": {"checkpoint_id": str(uuid6())}}
-    await call(unsaved, "node:unsaved")  # its root's save is still under way
+    await call(unsaved, "node:unsaved")  # the save of its root is still in flight
     await driven.aprune(["t"])
     left = [
         t.config["configurable"]["checkpoint_ns"]
@@ -187,7 +189,7 @@ async def rebuilt(saver: Saver, config: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("snapshots", "ancestors"), [((), 7), ((0,), 7), ((2, 5), 2), ((6,), 1), ((2, 7), 0)]
 )
-async def test_what_delta_channels_are_replayed_from_stays(
+async def test_rows_from_which_delta_channels_are_replayed_stay(
     driven: Saver, conninfo: str, snapshots: tuple[int, ...], ancestors: int
 ) -> None:
     configs = await put_delta_chain(driven, 8, snapshots)
@@ -197,19 +199,19 @@ async def test_what_delta_channels_are_replayed_from_stays(
     assert (await driven.aget_tuple(configs[-2]) is None) == (ancestors == 0)
     assert await driven.aget_ulid(configs[-2]) is None
     assert counts(conninfo).get("ancestors", 0) == ancestors
-    assert counts(conninfo)["writes"] == 2 + ancestors  # of an ancestor only what is replayed
+    assert counts(conninfo)["writes"] == 2 + ancestors  # an ancestor keeps only replayed writes
     if ancestors:
         assert await rebuilt(driven, configs[-1]) == list(range(7))
     else:
         assert (await get_values(driven, configs[-1]))["d"] == _DeltaSnapshot(list(range(7)))
-    # the thread goes on, and a snapshot later on sets the ancestors free
+    # Once the thread has a later snapshot, the ancestors are deleted.
     child = await put(driven, configs[-1], metadata={"counters_since_delta_snapshot": {"d": (2, 2)}})
     child = await put(driven, child, {"d": _DeltaSnapshot([1])})
     await driven.aprune(["t"])
     assert counts(conninfo) == {"checkpoints": 1, "channel_values": 1}
 
 
-async def test_a_run_going_from_a_pruned_checkpoint_is_told(driven: Saver, conninfo: str) -> None:
+async def test_put_onto_a_pruned_checkpoint_is_refused(driven: Saver, conninfo: str) -> None:
     configs = await put_delta_chain(driven, 4, (2,))
     await driven.aprune(["t"])
     before = counts(conninfo)
@@ -218,16 +220,16 @@ async def test_a_run_going_from_a_pruned_checkpoint_is_told(driven: Saver, conni
     with pytest.raises(ParentPrunedError, match="pruned"):
         await driven.aput(configs[0], orphan, {"counters_since_delta_snapshot": {"d": (1, 1)}}, {})
     assert counts(conninfo) == before
-    await put(driven, configs[0], {"plain": [9]})  # without delta channels it stands for itself
+    await put(driven, configs[0], {"plain": [9]})  # without delta channels it needs no parent
     orphan["id"] = str(uuid6())
     await driven.aput(configs[2], orphan, {"counters_since_delta_snapshot": {"d": (1, 1)}}, {})
     assert await rebuilt(driven, config_for("t", orphan["id"])) == [0, 1, 2]
 
 
-# --- copy, runs, erase ---
+# --- copy, delete ---
 
 
-async def test_copy_is_whole_and_independent(driven: Saver, conninfo: str) -> None:
+async def test_copy_is_complete_and_independent(driven: Saver, conninfo: str) -> None:
     await put_delta_chain(driven, 6, (1,), "source")
     await put_chain(driven, 2, "source", "sub:1")
     await driven.aprune(["source"], keep_last=2)
@@ -270,7 +272,7 @@ async def test_delete_for_runs(driven: Saver, conninfo: str) -> None:
     assert found.parent_config is None
 
 
-async def test_erase_gives_a_receipt(driven: Saver, conninfo: str) -> None:
+async def test_delete_thread_returns_a_receipt(driven: Saver, conninfo: str) -> None:
     await put_chain(driven, 3)
     held = counts(conninfo)
     receipt = await driven.adelete_thread("t")
@@ -283,7 +285,7 @@ async def test_erase_gives_a_receipt(driven: Saver, conninfo: str) -> None:
     assert (await driven.adelete_thread("unknown")).removed.total_rows == 0
 
 
-async def test_late_saves_of_a_deleted_thread(driven: Saver, conninfo: str) -> None:
+async def test_late_put_of_a_deleted_thread_is_refused(driven: Saver, conninfo: str) -> None:
     configs = await put_chain(driven, 2)
     await driven.adelete_thread("t")
     await driven.aput_writes(configs[-1], [("n", 1)], "late")  # never refused
@@ -292,7 +294,7 @@ async def test_late_saves_of_a_deleted_thread(driven: Saver, conninfo: str) -> N
     assert counts(conninfo) == {"writes": 1}
 
 
-# --- sweep ---
+# --- prune_all ---
 
 
 def id_of_days_ago(days: int) -> str:
@@ -301,7 +303,9 @@ def id_of_days_ago(days: int) -> str:
     return str(UUID(int=ticks >> 12 << 80 | (ticks & 0xFFF) << 64 | now.int & 0xFFFF_FFFF, version=6))
 
 
-async def test_sweep(driven: Saver, conninfo: str) -> None:
+async def test_prune_all_prunes_every_thread_and_deletes_old_orphan_writes(
+    driven: Saver, conninfo: str
+) -> None:
     for number in range(7):
         await put_chain(driven, 3, f"thread-{number}")
     await driven.aput_writes(config_for("gone", id_of_days_ago(3)), [("n", 1)], "late")
@@ -321,18 +325,18 @@ async def test_sweep(driven: Saver, conninfo: str) -> None:
     assert (resumed.threads_seen, resumed.threads_pruned) == (2, 0)
 
 
-# --- at once ---
+# --- concurrency and failures ---
 
 
-async def test_two_prunes_of_one_thread_take_turns(driven: Saver) -> None:
+async def test_concurrent_prunes_of_one_thread_run_one_after_the_other(driven: Saver) -> None:
     configs = await put_chain(driven, 30)
     reports = await asyncio.gather(*(driven.aprune(["t"]) for _ in range(4)))
     assert sum(bool(report.threads) for report in reports) == 1
     assert await listed_ids(driven, config_for("t")) == ids(configs)[-1:]
 
 
-def test_pruning_beside_a_run_loses_nothing(saver: DurableSaver) -> None:
-    """A chain is put, each checkpoint naming its parent's value unchanged, while another thread prunes without end."""
+def test_prune_during_a_run_loses_nothing(saver: DurableSaver) -> None:
+    """Puts a chain of checkpoints that share a value, while another thread prunes continuously."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -363,7 +367,7 @@ def test_pruning_beside_a_run_loses_nothing(saver: DurableSaver) -> None:
     assert not failures
 
 
-async def test_a_thread_that_fails_leaves_the_others_pruned(driven: Saver, conninfo: str) -> None:
+async def test_other_threads_are_pruned_if_one_fails(driven: Saver, conninfo: str) -> None:
     for thread_id in ("a", "broken", "c"):
         await put_chain(driven, 3, thread_id)
     with psycopg.connect(conninfo) as connection:
@@ -380,7 +384,7 @@ async def test_a_thread_that_fails_leaves_the_others_pruned(driven: Saver, conni
     assert counts(conninfo, "broken")["writes"] == 6
 
 
-async def test_a_damaged_thread_is_named_and_leaves_the_others_pruned(driven: Saver, conninfo: str) -> None:
+async def test_damaged_thread_is_named_and_others_are_pruned(driven: Saver, conninfo: str) -> None:
     for thread_id in ("a", "damaged", "z"):
         await put_chain(driven, 3, thread_id, ns="ns", run_id="r")
     await driven.aput_writes(config_for("gone", id_of_days_ago(3)), [("n", 1)], "late")
@@ -401,7 +405,7 @@ async def test_a_damaged_thread_is_named_and_leaves_the_others_pruned(driven: Sa
     assert counts(conninfo, "damaged")["checkpoints"] == 3
 
 
-async def test_nothing_is_older_than_all_time(driven: Saver, conninfo: str) -> None:
+async def test_longest_age_prunes_nothing(driven: Saver, conninfo: str) -> None:
     await put_chain(driven, 3)
     assert (await driven.aprune(["t"], older_than=timedelta.max)).threads == {}
     report = await driven.aprune_all(older_than=timedelta.max, effects_older_than=timedelta.max)
@@ -428,14 +432,14 @@ async def test_nothing_is_older_than_all_time(driven: Saver, conninfo: str) -> N
     ],
     ids=str,
 )
-async def test_bad_policies(driven: Saver, conninfo: str, options: Any) -> None:
+async def test_invalid_policy_is_refused(driven: Saver, conninfo: str, options: Any) -> None:
     await put_chain(driven, 2)
     with pytest.raises(InvalidConfigError):
         await driven.aprune(["t"], **options)
     assert counts(conninfo)["checkpoints"] == 2
 
 
-async def test_bad_ids(driven: Saver) -> None:
+async def test_invalid_ids_are_refused(driven: Saver) -> None:
     for call in (driven.aprune, driven.adelete_for_runs):
         with pytest.raises(TypeError, match="sequence"):
             await call("t")
@@ -453,7 +457,7 @@ async def test_bad_ids(driven: Saver) -> None:
         await driven.acopy_thread("t", "")
 
 
-async def test_ids_of_any_text_are_pruned(driven: Saver) -> None:
+async def test_ids_with_special_characters_are_pruned(driven: Saver) -> None:
     odd = ['"', "\\", '\\"', "{}", "a,b", " ", "NULL", "null", "line\nline", "\u00e9", "last"]
     for number, id_ in enumerate(odd):
         made = checkpoint_with({"n": [number] * 99}, id=id_)
@@ -463,7 +467,7 @@ async def test_ids_of_any_text_are_pruned(driven: Saver) -> None:
     assert await listed_ids(driven, config_for("t")) == ["last"]
 
 
-def test_a_prune_that_fails_leaves_a_given_connection_idle(conninfo: str) -> None:
+def test_failed_prune_leaves_a_given_connection_idle(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         saver = DurableSaver(connection)
         for number in range(2):

@@ -1,4 +1,4 @@
-"""What waits for the network waits once: round trips counted between a saver and its server."""
+"""Round trips, counted between a saver and its server."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ async def test_each_operation_is_one_round_trip(saver: DurableSaver, proxy: Prox
         ("get_tuple", (config(),)),
         ("get_tuple", (first,)),
         ("get_tuple", (unknown,)),
-        ("get_tuple", (config("nobody"),)),
+        ("get_tuple", (config("unknown"),)),
         ("get", (config(),)),
         ("get_ulid", (config(),)),
         ("list", (config(),)),
         ("delete_thread", ("thread",)),
-        ("delete_thread", ("nobody",)),
+        ("delete_thread", ("unknown",)),
     ]
     connections = proxy.connections
     for name, args in calls:
@@ -67,7 +67,7 @@ async def test_each_operation_is_one_round_trip(saver: DurableSaver, proxy: Prox
     assert proxy.connections == connections
 
 
-async def test_what_round_trips_bring_is_whole(saver: DurableSaver, drive: Driver) -> None:
+async def test_one_round_trip_stores_the_whole_checkpoint(saver: DurableSaver, drive: Driver) -> None:
     first = await drive(saver, "put", *a_put())
     put = next_put("thread", first["configurable"]["checkpoint_id"])
     await drive(saver, "put", *put)

@@ -35,7 +35,7 @@ def value_of(numbers: list[int]) -> list[str]:
 
 
 def torture(conninfo: str, seed: int, seconds: float, failures: Any) -> None:
-    """Do this and that until the time is up. A checkpoint's metadata tells what its value must be."""
+    """Put, get and prune until the time is up. A checkpoint's metadata says what its value must be."""
     dice = random.Random(seed)
     try:
         with DurableSaver.from_conn_string(conninfo, max_size=2) as saver:
@@ -94,7 +94,7 @@ def check(found: Any) -> list[int]:
     return numbers
 
 
-def test_no_value_names_what_is_not_there(conninfo: str) -> None:
+def test_no_value_names_a_missing_segment(conninfo: str) -> None:
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     workers = [

@@ -1,4 +1,4 @@
-"""Segments as rows: what is sent and fetched, what is shared, what is damaged, what is encrypted, what is freed."""
+"""Segments in the database: sent, fetched, cached, damaged, encrypted and deleted."""
 
 from __future__ import annotations
 
@@ -53,14 +53,16 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(len(planned[0]))
         return planned
 
-    monkeypatch.setattr("langgraph_durable._checkpoints.sent_rows.plan_segments", plan)
+    monkeypatch.setattr("langgraph_durable._checkpoints.put.plan_segments", plan)
     return numbers
 
 
 # --- what is sent and fetched ---
 
 
-async def test_a_put_sends_what_the_database_lacks(driven: Saver, conninfo: str, sent: list[int]) -> None:
+async def test_a_put_sends_only_the_segments_that_the_database_lacks(
+    driven: Saver, conninfo: str, sent: list[int]
+) -> None:
     stored = await put(driven, config_for("t"), {"messages": LONG})
     assert sent[-1] == len(hashes(conninfo)) > 50
     for length in range(301, 320):
@@ -79,7 +81,7 @@ async def test_a_put_sends_what_the_database_lacks(driven: Saver, conninfo: str,
         assert sent[-1] == 0
 
 
-async def test_a_get_fetches_what_this_process_neither_put_nor_got(
+async def test_a_get_fetches_only_segments_that_are_not_cached(
     conninfo: str, proxy: Proxy, drive: Driver
 ) -> None:
     async with (
@@ -125,7 +127,7 @@ async def test_a_page_fetches_each_segment_once(conninfo: str, monkeypatch: pyte
         fetched.append(hash_)
         return opened(hash_, *args)
 
-    monkeypatch.setattr("langgraph_durable._checkpoints.codec.open_segment", spy)
+    monkeypatch.setattr("langgraph_durable._segments.reading.open_segment", spy)
     async with DurableSaver.from_conn_string(conninfo, segment_cache_bytes=0) as saver:
         found = [t async for t in saver.alist(config_for("t"))]
     assert [len(t.checkpoint["channel_values"]["messages"]) for t in found] == [*range(149, 99, -1)]
@@ -133,7 +135,7 @@ async def test_a_page_fetches_each_segment_once(conninfo: str, monkeypatch: pyte
     assert set(fetched) == hashes(conninfo)
 
 
-async def test_a_seed_in_segments(driven: Saver, conninfo: str) -> None:
+async def test_a_seed_stored_in_segments_is_read(driven: Saver, conninfo: str) -> None:
     seeded = await put(driven, config_for("t"), {"d": _DeltaSnapshot(LONG)})
     await driven.aput_writes(seeded, [("d", "more")], "task")
     child = checkpoint_with({}, channel_versions={"d": "0000000002.0"})
@@ -221,7 +223,7 @@ def test_the_cache_is_safe_across_threads() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, True, "64 MB"])
-def test_a_size_that_is_none(conninfo: str, size: Any) -> None:
+def test_an_invalid_cache_size_is_refused(conninfo: str, size: Any) -> None:
     with pytest.raises(InvalidConfigError, match="segment_cache_bytes"):
         DurableSaver.from_conn_string(conninfo, segment_cache_bytes=size)
 
@@ -229,7 +231,7 @@ def test_a_size_that_is_none(conninfo: str, size: Any) -> None:
 # --- others prune meanwhile ---
 
 
-async def test_what_another_process_pruned_is_sent_again(
+async def test_segments_pruned_by_another_process_are_sent_again(
     driven: Saver, conninfo: str, sent: list[int]
 ) -> None:
     stored = await put(driven, config_for("t"), {"messages": LONG, "b": {"files": LONG}})
@@ -245,7 +247,7 @@ async def test_what_another_process_pruned_is_sent_again(
         assert await get_values(other, stored) == {"messages": LONG, "b": {"files": LONG}}
 
 
-async def test_what_another_process_deleted_is_sent_again(driven: Saver, conninfo: str) -> None:
+async def test_segments_deleted_by_another_process_are_sent_again(driven: Saver, conninfo: str) -> None:
     await put(driven, config_for("t"), {"messages": LONG})
     async with DurableSaver.from_conn_string(conninfo) as other:
         await other.adelete_thread("t")
@@ -254,7 +256,7 @@ async def test_what_another_process_deleted_is_sent_again(driven: Saver, conninf
         assert await get_values(other, stored) == {"messages": LONG}
 
 
-async def test_a_prune_between_the_two_queries_of_a_get(
+async def test_a_read_is_repeated_after_a_prune_between_its_two_queries(
     driven: Saver, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await put(driven, config_for("t"), {"messages": LONG})
@@ -270,7 +272,7 @@ async def test_a_prune_between_the_two_queries_of_a_get(
                 other.prune(["t"])
         return await fill(db, reader, values)
 
-    monkeypatch.setattr("langgraph_durable._segments.reading.fill_values", late)
+    monkeypatch.setattr("langgraph_durable._checkpoints.read.fill_values", late)
     async with DurableSaver.from_conn_string(conninfo) as cold:
         assert await get_values(cold, config_for("t")) == {"messages": LONG[150:]}
         assert pruned
@@ -314,7 +316,7 @@ SEGMENTS = "langgraph_durable.segments WHERE get_byte(hash, 0) = "
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_a_segment_that_is_missing(damaged: Any, kind: int) -> None:
+def test_a_missing_segment_is_named(damaged: Any, kind: int) -> None:
     told = damaged(f"DELETE FROM {SEGMENTS} {kind}")
     assert "segment 0" in told
     assert "of thread 't': it is not stored" in told
@@ -331,14 +333,14 @@ def test_a_segment_that_is_missing(damaged: Any, kind: int) -> None:
         "set_byte(data, 9, 255 - get_byte(data, 9))",
     ],
 )
-def test_a_segment_that_is_damaged(damaged: Any, kind: int, change: str) -> None:
+def test_a_damaged_segment_is_named(damaged: Any, kind: int, change: str) -> None:
     told = damaged(f"UPDATE langgraph_durable.segments SET data = {change} WHERE get_byte(hash, 0) = {kind}")
     assert "segment 0" in told
     assert "of thread 't'" in told
 
 
 @pytest.mark.parametrize("change", ["NULL", "''", "'\\xff'", "substr(data, 1, 5)"])
-def test_a_tail_that_is_damaged(damaged: Any, change: str) -> None:
+def test_a_damaged_tail_is_named(damaged: Any, change: str) -> None:
     update = f"UPDATE langgraph_durable.channel_values SET data = {change} WHERE segments IS NOT NULL"
     assert "channel 'messages'" in damaged(update)
 
@@ -346,12 +348,12 @@ def test_a_tail_that_is_damaged(damaged: Any, change: str) -> None:
 @pytest.mark.parametrize(
     "change", ["segments[2:]", "segments || segments", "'{\"\"}'", "'{}'", "ARRAY['\\x01'::bytea]"]
 )
-def test_hashes_that_are_damaged(damaged: Any, change: str) -> None:
+def test_damaged_hashes_are_named(damaged: Any, change: str) -> None:
     damaged(f"UPDATE langgraph_durable.channel_values SET segments = {change} WHERE segments IS NOT NULL")
 
 
 @pytest.mark.parametrize("damage", ["a segment's zeros", "a tail's zeros", "one segment's name"])
-def test_rows_that_would_be_larger_than_they_say(damaged: Any, damage: str) -> None:
+def test_rows_that_expand_beyond_their_claimed_size_are_refused(damaged: Any, damage: str) -> None:
     packed = (1000).to_bytes(4, "big") + zlib.compress(bytes(100 << 20))
     values = "langgraph_durable.channel_values"
     statement = {
@@ -386,14 +388,14 @@ def encrypted(conninfo: str, **options: Any) -> DurableSaver:
 SECRETS = [HumanMessage(f"{SECRET} {i} " * 100, id=str(i)) for i in range(100)]
 
 
-async def test_without_a_hash_key_encrypted_values_are_whole(conninfo: str) -> None:
+async def test_encrypted_values_are_whole_without_a_segment_key(conninfo: str) -> None:
     async with encrypted(conninfo) as saver:
         stored = await put(saver, config_for("t"), {"messages": SECRETS})
         assert await get_values(saver, stored) == {"messages": SECRETS}
     assert not hashes(conninfo)
 
 
-async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -> None:
+async def test_segments_are_keyed_and_encrypted_with_a_segment_key(conninfo: str) -> None:
     values = {"messages": SECRETS, "broken": [*["\ud800 ?" * 500] * 20, SECRET], "small": SECRET}
     async with encrypted(conninfo, segment_key=KEY) as saver, encrypted(conninfo, segment_key=KEY) as cold:
         stored = await put(saver, config_for("t"), values)
@@ -407,7 +409,7 @@ async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -
         assert len(hashes(conninfo)) - before <= 2
     async with encrypted(conninfo, segment_key=KEY[::-1]) as other:
         await put(other, config_for("other"), values)
-        with pytest.raises(CheckpointCorruptedError, match="not those of its hash"):
+        with pytest.raises(CheckpointCorruptedError, match="do not match its hash"):
             await get_values(other, stored)
     async with DurableSaver.from_conn_string(conninfo) as plain:
         await put(plain, config_for("plain"), values)
@@ -433,7 +435,7 @@ async def test_with_a_hash_key_segments_are_keyed_and_encrypted(conninfo: str) -
             assert b"HumanMessage" not in stored_bytes
 
 
-async def test_a_saver_with_a_hash_key_reads_what_was_stored_without(conninfo: str) -> None:
+async def test_a_saver_with_a_segment_key_reads_what_was_stored_without(conninfo: str) -> None:
     async with DurableSaver.from_conn_string(conninfo) as before:
         stored = await put(before, config_for("t"), {"messages": LONG})
     async with DurableSaver.from_conn_string(conninfo, segment_key=KEY) as after:
@@ -443,7 +445,7 @@ async def test_a_saver_with_a_hash_key_reads_what_was_stored_without(conninfo: s
 
 
 @pytest.mark.parametrize("key", ["k" * 32, b"short", b"k" * 65, 7])
-def test_a_key_that_is_none(conninfo: str, key: Any) -> None:
+def test_an_invalid_segment_key_is_refused(conninfo: str, key: Any) -> None:
     with pytest.raises(InvalidConfigError, match="segment_key") as caught:
         DurableSaver.from_conn_string(conninfo, segment_key=key)
     assert str(key) not in str(caught.value) or key == 7
@@ -452,7 +454,7 @@ def test_a_key_that_is_none(conninfo: str, key: Any) -> None:
 # --- what is freed ---
 
 
-async def test_prune_frees_what_nothing_names(driven: Saver, conninfo: str) -> None:
+async def test_prune_deletes_segments_that_no_value_names(driven: Saver, conninfo: str) -> None:
     stored = await put(driven, config_for("t"), {"messages": LONG, "kept": LONG[:50]})
     shared = checkpoint_with({"messages": LONG[40:60], "kept": LONG[:50]})
     stored = await driven.aput(stored, shared, {}, shared["channel_versions"])

@@ -25,12 +25,12 @@ OURS = ("force_generic_plan", "off")
 @asynccontextmanager
 async def a_connection(saver: DurableSaver, drive: Driver) -> AsyncIterator[Any]:
     """One of the saver's connections."""
-    assert saver._own is not None
+    assert saver.durable_context.own_pools is not None
     if drive.kind == "async":
-        async with saver._own.asynchronous.checkout() as asynchronous:
+        async with saver.durable_context.own_pools.asynchronous.checkout() as asynchronous:
             yield asynchronous
     else:
-        with saver._own.blocking.checkout() as blocking:
+        with saver.durable_context.own_pools.blocking.checkout() as blocking:
             yield blocking
 
 

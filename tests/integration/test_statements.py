@@ -1,48 +1,52 @@
-"""Every statement prepares on a migrated schema; the hot ones come to their rows by index."""
+"""Every statement prepares on a migrated schema; the hot ones find their rows by index."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
+from importlib import import_module
+from importlib.resources import files
+from pkgutil import walk_packages
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import pq, sql
 
-from langgraph_durable._checkpoints import get_statements as _get_statements
-from langgraph_durable._checkpoints import put_statements as _put_statements
+import langgraph_durable
+from langgraph_durable._checkpoints.put import add_values, writes_row
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import WriteRow
-from langgraph_durable._checkpoints.sent_rows import add_values, writes_row
-from langgraph_durable._inspect import statements as _reading_statements
-from langgraph_durable._postgres import locks as _locks
-from langgraph_durable._postgres import migrate as _migrate
 from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.statement import RowsStatement, Statement, render
-from langgraph_durable._retention import statements as _retention_statements
-from langgraph_durable._retention import stats_statements as _storage_statements
 from langgraph_durable._segments.values import EncodedValue
-from langgraph_durable.effects import _statements as _effect_statements
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
 
-STATEMENTS: dict[str, Statement] = {}
-for module in (
-    _locks,
-    _migrate,
-    _put_statements,
-    _get_statements,
-    _retention_statements,
-    _effect_statements,
-    _reading_statements,
-    _storage_statements,
-):
-    for name, s in vars(module).items():
-        if isinstance(s, Statement):
-            STATEMENTS[name] = s
-        elif isinstance(s, RowsStatement):
-            STATEMENTS |= {f"{name}.one": s.one, f"{name}.many": s.many}
+
+def find_statements() -> dict[str, Statement]:
+    """Return the statements that the package's modules name; of one that stores rows, both forms.
+
+    Raises:
+        AssertionError: Two statements have one name.
+    """
+    found: dict[str, Statement] = {}
+    for module in walk_packages(langgraph_durable.__path__, "langgraph_durable."):
+        if module.name.endswith("__main__"):
+            continue
+        for name, value in vars(import_module(module.name)).items():
+            forms: dict[str, Statement] = {}
+            if isinstance(value, Statement):
+                forms = {name: value}
+            elif isinstance(value, RowsStatement):
+                forms = {f"{name}.one": value.one, f"{name}.many": value.many}
+            for form, statement in forms.items():
+                assert found.setdefault(form, statement) is statement, f"two statements are named {form}"
+    return found
+
+
+STATEMENTS = find_statements()
 TABLES = {"checkpoints", "channel_values", "segments", "writes", "tombstones"}
 
 THREADS = 2000
@@ -50,7 +54,7 @@ PER_THREAD = 4
 HUGE = 6000
 """Checkpoints of the one huge thread."""
 
-# A thread's checkpoints, each with two values of its own and three writes; every id is its number.
+# A thread's checkpoints, each with two values and three writes; every id is its number.
 FILL = """
 CREATE TEMPORARY TABLE planned AS
 SELECT 'thread-' || t AS thread_id, c FROM generate_series(1, {threads}) AS t, generate_series(1, {each}) AS c
@@ -88,13 +92,24 @@ ANALYZE;
 # --- every statement prepares ---
 
 
-def test_statements_are_found() -> None:
-    assert {
-        "PUT_CHECKPOINTS.one",
-        "PUT_WRITES_FIRST_WINS.many",
-        "GET_LATEST",
-        "ERASE_THREAD",
-    } <= STATEMENTS.keys()
+def test_every_file_of_a_statement_is_loaded() -> None:
+    """A file that nothing loads, or that only a function loads, would not be prepared below."""
+    texts = [re.sub(r"\s+", "", statement.text) for statement in STATEMENTS.values()]
+    unused = []
+    for folder in files("langgraph_durable").iterdir():
+        sql_files = folder / "sql"
+        if not sql_files.is_dir():
+            continue
+        for file in sql_files.iterdir():
+            text = re.sub(r"^[ \t]*--.*\n", "", file.read_text(), flags=re.MULTILINE)
+            text = text.replace("{", "{{").replace("}", "}}")
+            text = re.sub(r"\{\{(schema|schema_name)\}\}", r"{\1}", text)
+            # What is filled in at import is not in the file.
+            parts = [re.sub(r"\s+", "", part) for part in re.split(r"\{\{(?:given|page)\}\}", text)]
+            if not any(all(part in statement for part in parts) for statement in texts):
+                unused.append(file.name)
+    assert STATEMENTS
+    assert not unused
 
 
 def test_every_statement_prepares(conninfo: str) -> None:
@@ -147,8 +162,8 @@ def _checkpoint(thread_id: str, number: int) -> SentRow:
             "value_channels": ["a", "b"],
             "value_versions": [f"v-{number}", "v-new"],
             "delta_channels": [],
-            "kept": ["c"],
-            "kept_versions": [f"v-{number}"],
+            "unmentioned_channels": ["c"],
+            "unmentioned_versions": [f"v-{number}"],
         }
     )
     sent.add_bytes(b"\0" * 400)
@@ -293,7 +308,7 @@ def test_a_long_history_looks_at_each_row_a_few_times_at_most(filled: str, mode:
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: str) -> None:
+def test_listing_all_threads_reads_only_its_page(filled: str, mode: str) -> None:
     parameters = {**_listing("huge", HUGE), "cursor_thread": "", "cursor_ulid": "f" * 32}
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
         plan = plan_of(connection, "LIST_ALL", parameters)
@@ -303,13 +318,13 @@ def test_listing_everything_walks_no_further_than_its_page(filled: str, mode: st
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-@pytest.mark.parametrize(("name", "threads"), [("LIST_WAITING", 10), ("LIST_WAITING_IN_THREAD", 1)])
-def test_an_inbox_page_walks_no_further_than_it_is_full(
-    filled: str, name: str, threads: int, mode: str
+@pytest.mark.parametrize(("thread_id", "threads"), [(None, 10), ("thread-15", 1)])
+def test_an_inbox_page_stops_when_it_is_full(
+    filled: str, thread_id: str | None, threads: int, mode: str
 ) -> None:
-    parameters = {"after": "thread-1", "size": 10, "thread_id": "thread-15"}
+    parameters = {"after": "thread-1", "size": 10, "thread_id": thread_id}
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, name, parameters)
+        plan = plan_of(connection, "LIST_WAITING", parameters)
     assert plan["Actual Rows"] == threads
     scans = [node for node in nodes(plan) if node.get("Relation Name") in TABLES]
     assert all(scan["Node Type"] != "Seq Scan" for scan in scans)
@@ -321,7 +336,7 @@ def test_an_inbox_page_walks_no_further_than_it_is_full(
 @pytest.mark.parametrize("thread_id", ["thread-1000", "huge"])
 def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, mode: str) -> None:
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, "ERASE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
+        plan = plan_of(connection, "DELETE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
     scans = [
         node for node in nodes(plan) if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]
     ]
@@ -370,7 +385,7 @@ REMOVING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("name", REMOVING)
-def test_what_removes_looks_at_each_row_a_few_times_at_most(conninfo: str, name: str, mode: str) -> None:
+def test_removal_looks_at_each_row_a_few_times_at_most(conninfo: str, name: str, mode: str) -> None:
     """With a plan made while the tables were empty, as the first prune of a process makes it."""
     query = render(STATEMENTS[name], DEFAULT_SCHEMA)
     literals = sql.SQL(", ").join(sql.Literal(argument) for argument in query.arguments(REMOVING[name]))

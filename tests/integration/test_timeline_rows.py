@@ -1,4 +1,4 @@
-"""What a timeline makes of rows that graphs leave only now and then."""
+"""Timelines of rows that graphs rarely leave."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def answer(saver: DurableSaver, where: str, text: str, id_: str | None, *, ns: s
 
 
 def answers(saver: DurableSaver) -> list[tuple[str, str | None]]:
-    told = [e for e in saver.timeline("t") if e.phase == "model_answered"]
-    return [(e.payload["content"], e.checkpoint_ns) for e in told]
+    answered = [e for e in saver.timeline("t") if e.phase == "model_answered"]
+    return [(e.payload["content"], e.checkpoint_ns) for e in answered]
 
 
-def test_a_message_that_gets_its_id_on_its_way_up_is_told_once(saver: DurableSaver) -> None:
+def test_message_that_gets_its_id_in_an_outer_graph_appears_once(saver: DurableSaver) -> None:
     root = put(saver)
     first, second = put(saver, ns="a:1", root=root), put(saver, ns="b:2", root=root)
     answer(saver, first, "ok", None, ns="a:1")
@@ -39,14 +39,14 @@ def test_a_message_that_gets_its_id_on_its_way_up_is_told_once(saver: DurableSav
     assert answers(saver) == [("ok", "a:1"), ("ok", "b:2")]
 
 
-def test_the_same_words_in_another_step_are_told(saver: DurableSaver) -> None:
+def test_equal_messages_of_two_steps_both_appear(saver: DurableSaver) -> None:
     root = put(saver)
     answer(saver, root, "ok", None)
     answer(saver, put(saver, root), "ok", "y")
     assert answers(saver) == [("ok", ""), ("ok", "")]
 
 
-def test_what_a_subgraph_wrote_stands_before_what_came_of_it(saver: DurableSaver) -> None:
+def test_write_of_a_subgraph_comes_before_the_next_step(saver: DurableSaver) -> None:
     root = put(saver)
     inside = put(saver, ns="a:1", root=root)
     put(saver, root)
@@ -54,7 +54,7 @@ def test_what_a_subgraph_wrote_stands_before_what_came_of_it(saver: DurableSaver
     assert [e.phase for e in saver.timeline("t")] == ["step", "step", "model_answered", "step"]
 
 
-def test_namespaces_that_share_a_place_are_both_told(
+def test_checkpoints_with_the_same_ulid_all_appear(
     saver: DurableSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langgraph_durable._inspect.trail._STEPS", 1)
@@ -66,7 +66,7 @@ def test_namespaces_that_share_a_place_are_both_told(
     assert [e.checkpoint_id for e in saver.timeline("t")] == ids
 
 
-def test_a_write_from_before_writes_had_times_has_its_checkpoints(saver: DurableSaver) -> None:
+def test_write_without_a_time_has_that_of_its_checkpoint(saver: DurableSaver) -> None:
     answer(saver, put(saver), "ok", "x")
     with saver._db.open_session() as (_, connection):
         connection.execute("UPDATE langgraph_durable.writes SET stored_at = NULL")

@@ -95,7 +95,7 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-async def test_value_comes_back_equal_and_of_its_type(driven: Saver, name: str) -> None:
+async def test_a_value_is_read_back_equal_and_of_its_type(driven: Saver, name: str) -> None:
     value = VALUES[name]
     stored = await put(driven, config_for(), {"channel": value})
     await driven.aput_writes(stored, [("written", value)], str(uuid.uuid4()))
@@ -110,21 +110,21 @@ async def test_value_comes_back_equal_and_of_its_type(driven: Saver, name: str) 
 
 
 @pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3), np.array([1.5, np.nan]), np.zeros((0, 2))])
-async def test_arrays(driven: Saver, array: Any) -> None:
+async def test_arrays_are_read_back(driven: Saver, array: Any) -> None:
     stored = await put(driven, config_for(), {"array": array})
     back = (await get_values(driven, stored))["array"]
     assert back.dtype == array.dtype
     assert np.array_equal(back, array, equal_nan=True)
 
 
-async def test_nan(driven: Saver) -> None:
+async def test_nan_is_read_back(driven: Saver) -> None:
     stored = await put(driven, config_for(), {"top": math.nan, "nested": [math.nan]})
     values = await get_values(driven, stored)
     assert math.isnan(values["top"])
     assert math.isnan(values["nested"][0])
 
 
-async def test_what_only_pickle_can_store(conninfo: str) -> None:
+async def test_values_that_only_pickle_can_store_are_read_back(conninfo: str) -> None:
     deep: list[Any] = ["why?"]
     for _ in range(400):  # deeper than MessagePack goes
         deep = [deep]
@@ -149,7 +149,7 @@ async def test_subclasses_of_str_come_back_as_the_serializer_makes_them(driven: 
     assert await get_values(driven, config) == expected["channel_values"]
 
 
-async def test_twenty_megabytes(driven: Saver) -> None:
+async def test_a_value_of_twenty_megabytes_is_read_back(driven: Saver) -> None:
     value = {"blob": b"\x01\x02" * 10_000_000, "text": "x" * 1_000_000}
     stored = await put(driven, config_for(), {"channel": value})
     assert (await get_values(driven, stored))["channel"] == value
@@ -167,7 +167,7 @@ async def test_a_channel_without_a_value_does_not_come_back(driven: Saver) -> No
 
 
 @pytest.mark.parametrize("version", [3, 3.5, "00000003.0.5"])
-async def test_versions_of_every_kind(driven: Saver, version: Any) -> None:
+async def test_versions_of_every_type_are_read_back(driven: Saver, version: Any) -> None:
     checkpoint = checkpoint_with({"large": [1], "small": 2})
     checkpoint["channel_versions"] = {"large": version, "small": version}
     stored = await put(driven, config_for(), checkpoint=checkpoint)
@@ -262,7 +262,7 @@ async def test_an_unserializable_value_names_its_channel_and_stores_nothing(driv
     assert found.pending_writes == []
 
 
-async def test_unserializable_metadata(driven: Saver) -> None:
+async def test_unserializable_metadata_is_named(driven: Saver) -> None:
     checkpoint = checkpoint_with()
     with pytest.raises(UnserializableValueError, match="metadata"):
         await driven.aput(config_for(), checkpoint, {"x": Opaque()}, {})  # type: ignore[typeddict-unknown-key]
@@ -304,7 +304,7 @@ async def test_with_encryption_only_keys_and_named_metadata_are_readable(conninf
     assert b"12345678" not in dump
 
 
-async def test_filter_keys_choose_what_stays_readable(conninfo: str) -> None:
+async def test_indexed_metadata_chooses_what_stays_readable(conninfo: str) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
     async with DurableSaver.from_conn_string(conninfo, serde=serde, indexed_metadata=["tenant"]) as saver:
         metadata: Any = {"source": "loop", "step": 77777, "run_id": "run-1", "tenant": "acme"}

@@ -18,14 +18,14 @@ async def pending(saver: Saver, config: Any) -> list[tuple[str, str, Any]]:
     return found.pending_writes
 
 
-async def test_the_first_of_a_tasks_regular_writes_stands(driven: Saver) -> None:
+async def test_the_first_regular_write_of_a_task_wins(driven: Saver) -> None:
     stored = await put(driven, config_for("t"))
     await driven.aput_writes(stored, [("a", 1), ("b", 1)], "task")
     await driven.aput_writes(stored, [("a", 2), ("b", 2), ("c", 2)], "task")
     assert await pending(driven, stored) == [("task", "a", 1), ("task", "b", 1), ("task", "c", 2)]
 
 
-async def test_the_last_of_a_tasks_special_writes_stands(driven: Saver) -> None:
+async def test_the_last_special_write_of_a_task_wins(driven: Saver) -> None:
     stored = await put(driven, config_for("t"))
     await driven.aput_writes(stored, [(ERROR, "first")], "task")
     await driven.aput_writes(stored, [(ERROR, "second"), (INTERRUPT, ["?"])], "task")
@@ -37,7 +37,7 @@ async def test_the_last_of_a_tasks_special_writes_stands(driven: Saver) -> None:
     }
 
 
-async def test_of_a_mixed_call_the_special_writes_stand_and_the_first_regular_ones(driven: Saver) -> None:
+async def test_a_mixed_call_keeps_last_special_and_first_regular_writes(driven: Saver) -> None:
     stored = await put(driven, config_for("t"))
     await driven.aput_writes(stored, [(ERROR, "first")], "task")
     await driven.aput_writes(stored, [("a", 1), (ERROR, "second")], "task")
@@ -46,7 +46,7 @@ async def test_of_a_mixed_call_the_special_writes_stand_and_the_first_regular_on
     assert await pending(driven, stored) == [("task", ERROR, "third"), ("task", "a", 1), ("task", "b", 2)]
 
 
-async def test_writes_come_in_the_order_live_execution_applies_them(driven: Saver) -> None:
+async def test_writes_are_returned_in_the_order_live_execution_applies_them(driven: Saver) -> None:
     stored = await put(driven, config_for("t"))
     keys = [("~2", "b"), ("~10", "a"), ("", "z"), ("ž", "c"), ("\U0001f40e", "d"), ("Z", "e"), ("~2", "aa")]
     for path, task in keys:
@@ -67,7 +67,7 @@ async def test_writes_may_come_before_their_checkpoint(driven: Saver) -> None:
     assert await pending(driven, stored) == [("task", "a", 1)]
 
 
-async def test_no_writes_are_no_error(driven: Saver) -> None:
+async def test_storing_no_writes_is_not_an_error(driven: Saver) -> None:
     stored = await put(driven, config_for("t"))
     await driven.aput_writes(stored, [], "task")
     assert await pending(driven, stored) == []

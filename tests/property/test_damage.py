@@ -1,7 +1,6 @@
-"""A row damaged at random: whatever reads it names it, and nothing of other threads is hidden.
+"""A randomly damaged row is named by every operation that fails on it, and other threads are unaffected.
 
-What a damaged row itself reads as is another matter: values have no checksums, and many a change leaves a value that
-can be read.
+The test does not check the damaged row's own value: values have no checksums, so some damage leaves a readable value.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Column = tuple[str, str, str, bool]
 
 
 class Damaged:
-    """A database with the same in three threads, whose rows can be damaged and mended."""
+    """A database of three equal threads, whose rows can be damaged and restored."""
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
@@ -58,8 +57,8 @@ class Damaged:
             (r["table_name"], r["column_name"], r["udt_name"], r["nullable"]) for r in rows
         ]
 
-    def mend(self) -> None:
-        # Not TRUNCATE, which makes files anew.
+    def restore(self) -> None:
+        # TRUNCATE would create new files, which is slower.
         self.connection.execute(
             "; ".join(
                 f"DELETE FROM {table}; INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM public.{table}"
@@ -68,7 +67,7 @@ class Damaged:
         )
 
     def change(self, dice: random.Random, column: Column) -> dict[str, Any] | None:
-        """Damage one row of the thread, and return its former self; None if there is none that can be."""
+        """Damage one row of the thread and return it as it was; None if the change is not possible."""
         table, name, _, _ = column
         of_thread = {
             "effect_results": "effect_id IN (SELECT effect_id FROM effects WHERE thread_id = 'damaged')",
@@ -87,7 +86,7 @@ class Damaged:
                 ),
                 [value, row["ctid"]],
             )
-        except psycopg.IntegrityError:  # it is the key of another row, or must not be NULL
+        except psycopg.IntegrityError:  # a duplicate key, or NULL in a NOT NULL column
             return None
         return row
 
@@ -120,7 +119,7 @@ def _values(dice: random.Random, column: Column, value: Any) -> list[tuple[Any, 
     elif kind == "bool":
         made += [True, False]
     else:
-        raise AssertionError(f"{name} is of a type that no damage is known for: {kind}")
+        raise AssertionError(f"no damage is defined for the type of {name}: {kind}")
     return [(one, cast) for one in made]
 
 
@@ -134,7 +133,7 @@ def damaged(databases: Databases, template: str) -> Iterator[Damaged]:
 
 
 class Reader:
-    """Calls whatever reads, and keeps what it says of the threads that are not damaged."""
+    """Calls every reading operation, and collects results for healthy threads and errors."""
 
     def __init__(self, saver: DurableSaver) -> None:
         self.saver = saver
@@ -149,9 +148,9 @@ class Reader:
             return None
 
     def of_healthy(self) -> dict[str, Any]:
-        """Read all threads at once, and each healthy one: nothing of that may fail, or be left out."""
+        """Read all threads together and each healthy one: nothing may fail or be left out."""
         waiting = [replace(w, age=timedelta(0)) for w in self.saver.pending_interrupts()]
-        effects, pending = self.log.list(limit=None), self.log.pending()
+        effects, pending = list(self.log.list()), self.log.pending()
         said: dict[str, Any] = {
             "inbox": [w for w in waiting if w.thread_id in THREADS[1:]],
             "effects": [e for e in effects if e.thread_id in THREADS[1:]],
@@ -192,7 +191,7 @@ class Reader:
         self.attempt("prune", lambda: self.saver.prune(THREADS, keep_last=1, dry_run=True))
 
     def change_all(self, thread_id: str) -> None:
-        """Whatever changes threads: one by one, and the healthy ones whatever becomes of the other."""
+        """Call every operation that changes threads; the healthy ones must be changed in any case."""
         graph = build(self.saver)
         threads = [thread_id, *THREADS[1:]]
         self.attempt("copy", lambda: self.saver.copy_thread(thread_id, "copy"))
@@ -211,12 +210,12 @@ class Reader:
     suppress_health_check=list(HealthCheck),
 )
 @given(seed=st.integers(0, 2**64))
-def test_a_damaged_row_is_named_and_hides_nothing_else(damaged: Damaged, seed: int) -> None:
+def test_damaged_row_is_named_and_other_threads_are_unaffected(damaged: Damaged, seed: int) -> None:
     dice = random.Random(seed)
     column = dice.choice(damaged.columns)
     _, name, kind, _ = column
     thread_id = "damaged"
-    damaged.mend()
+    damaged.restore()
     before = damaged.change(dice, column)
     if before is None:
         return
@@ -225,7 +224,7 @@ def test_a_damaged_row_is_named_and_hides_nothing_else(damaged: Damaged, seed: i
         assert reader.of_healthy() == damaged.expected
         reader.of_damaged(thread_id)
         reader.of_all()
-        if kind != "bytea":  # else LangGraph may be given what no run stores
+        if kind != "bytea":  # damaged bytes may decode to values that no run stores
             reader.attempt("get_state", lambda: build(saver).get_state(config_of(thread_id)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_msgpack, "STRICT_MSGPACK_ENABLED", True)
@@ -237,7 +236,7 @@ def test_a_damaged_row_is_named_and_hides_nothing_else(damaged: Damaged, seed: i
     if "effect_id" in before:
         of_row = [thread_id, "effect "]
     if name in ("thread_id", "checkpoint_id", "checkpoint_ns"):
-        of_row.append("")  # by another name
+        of_row.append("")  # the row may be named by its new key
     for what, exc in reader.errors:
         said = str(exc) if not isinstance(exc, PruneFailedError) else f"{exc} {list(exc.failures)}"
         assert any(part in said for part in of_row), f"{what} does not name the row of {column}: {said}"

@@ -29,8 +29,7 @@ from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable._postgres.statement import Statement
 from langgraph_durable.effects import _statements as _effect_statements
 from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._statements import CLAIMED
-from langgraph_durable.effects._store import Call, EffectRow, Outcome
+from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRequest, EffectRow, Outcome, Transition
 from langgraph_durable.effects.records import TRANSITIONS, State
 from tests.conftest import Databases
 
@@ -62,7 +61,7 @@ class Effects(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.call = Call(b"%d" % next(_keys), "pay", "key", b"hash", lambda: None)
+        self.request = EffectRequest(b"%d" % next(_keys), "pay", "key", b"hash", lambda: None)
         self.effect_id = ops.new_effect_id()
         self.held: dict[str, list[EffectRow]] = {"one": [], "two": []}
         self.before: Seen | None = None
@@ -80,17 +79,12 @@ class Effects(RuleBasedStateMachine):
         kind, row = run_sync(
             ops.claim_effect(
                 self.db,
-                self.call,
-                self.id_for_claim(),
-                state,
-                worker,
-                LEASE,
-                check_duplicates=False,
-                resumes=resumes,
+                self.request,
+                Claim(self.id_for_claim(), state, worker, LEASE, check_duplicates=False, resumes=resumes),
             )
         )
         self.effect_id = row.effect_id
-        if kind != CLAIMED:
+        if kind is not ClaimKind.CLAIMED:
             assert before is not None
             assert before.state != "failed"
             assert before.state != "suspended" or not (resumes or before.previous == "claimed")
@@ -146,11 +140,7 @@ class Effects(RuleBasedStateMachine):
             ops.move_effect(
                 self.db,
                 self.effect_id,
-                outcome,
-                origins=origins,
-                actor=worker,
-                fence=row.fence,
-                lease=LEASE,
+                Transition(outcome, origins, worker, fence=row.fence, lease=LEASE),
             )
         )
         allowed = before.fence == row.fence and before.state in origins
@@ -185,7 +175,7 @@ class Effects(RuleBasedStateMachine):
         assert before is not None
         outcome = Outcome("unknown", error="no sign of life")
         moved = run_sync(
-            ops.move_effect(self.db, self.effect_id, outcome, origins=["issued"], actor=worker, expired=True)
+            ops.move_effect(self.db, self.effect_id, Transition(outcome, ["issued"], worker, expired=True))
         )
         assert (moved is not None) == (before.state == "issued" and ended)
 
@@ -199,11 +189,7 @@ class Effects(RuleBasedStateMachine):
             ops.move_effect(
                 self.db,
                 self.effect_id,
-                outcome,
-                origins=["suspended"],
-                actor=worker,
-                fence=before.fence,
-                memory=[ops.kept_memory(before.fence)],
+                Transition(outcome, ["suspended"], worker, fence=before.fence, keeps_key=True),
             )
         )
         assert moved is not None
@@ -221,11 +207,13 @@ class Effects(RuleBasedStateMachine):
             ops.move_effect(
                 self.db,
                 self.effect_id,
-                Outcome(state, source=source),
-                origins=["unknown"],
-                actor=source,
-                fence=before.fence - stale,
-                new_owner=state != "completed",
+                Transition(
+                    Outcome(state, source=source),
+                    ["unknown"],
+                    source,
+                    fence=before.fence - stale,
+                    new_owner=state != "completed",
+                ),
             )
         )
         assert (moved is None) == stale
@@ -239,12 +227,15 @@ class Effects(RuleBasedStateMachine):
             ops.move_effect(
                 self.db,
                 self.effect_id,
-                Outcome("issued"),
-                origins=["unknown"],
-                actor=worker,
-                fence=before.fence,
-                new_owner=True,
-                lease=LEASE,
+                Transition(
+                    Outcome("issued"),
+                    ["unknown"],
+                    worker,
+                    fence=before.fence,
+                    new_owner=True,
+                    lease=LEASE,
+                    claim_id=ops.new_effect_id(),
+                ),
             )
         )
         assert moved is not None
@@ -304,7 +295,7 @@ class Effects(RuleBasedStateMachine):
     def look(self) -> Seen | None:
         row = self.connection.execute(
             f"SELECT state, previous_state, fence, attempts, generation FROM {SCHEMA}.effects WHERE key = %s",
-            (self.call.key,),
+            (self.request.key,),
         ).fetchone()
         if row is None:
             return None
@@ -324,7 +315,7 @@ class Effects(RuleBasedStateMachine):
 
     def lease_ended(self) -> bool:
         row = self.connection.execute(
-            f"SELECT lease_until < now() FROM {SCHEMA}.effects WHERE key = %s", (self.call.key,)
+            f"SELECT lease_until < now() FROM {SCHEMA}.effects WHERE key = %s", (self.request.key,)
         ).fetchone()
         return bool(row and row[0])
 
@@ -410,4 +401,4 @@ def test_the_law_catches(
         statement = changed(statement, old, new)
     monkeypatch.setattr(_effect_statements, name, statement)
     with pytest.raises(AssertionError):
-        machine(EXAMPLES)
+        machine(4 * EXAMPLES)  # it stops at the first that fails

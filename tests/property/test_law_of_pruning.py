@@ -1,4 +1,4 @@
-"""The law of pruning: whatever goes, every checkpoint that survives is the same before and after.
+"""Pruning leaves every surviving checkpoint unchanged.
 
 Random graphs with delta channels, subgraphs and interrupts, random histories, random prunes; real Postgres.
 """
@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.statement import Statement
 from langgraph_durable._retention import plan as _pruning
-from langgraph_durable._retention import statements as sql
+from langgraph_durable._retention import removal
 from langgraph_durable._segments.values import hashes_in, is_index
 from langgraph_durable.errors import CheckpointCorruptedError
 from tests.conftest import Databases
@@ -61,7 +61,7 @@ class DeleteRuns(NamedTuple):
 
 
 class Continue(NamedTuple):
-    """Go on with a copy."""
+    """Continue with a copy."""
 
 
 class Compact(NamedTuple):
@@ -126,7 +126,7 @@ class World(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(databases: Databases, template: str) -> Iterator[World]:
-    """One database for all examples, each with threads of its own."""
+    """One database for all examples, each with separate threads."""
     conninfo = databases.conninfo(databases.create(template))
     loop = Loop()
     with (
@@ -160,7 +160,7 @@ def obey(world: World, shape: Shape, asynchronous: bool, first: Run, rounds: lis
 
 
 def latest(seen: dict[Key, Seen]) -> dict[str, str]:
-    """Return what a run goes on from: the newest checkpoint of the graph, and of each subgraph that keeps its state."""
+    """Return the newest checkpoint of the graph, and of each subgraph that keeps its state."""
     found: dict[str, str] = {}
     for ns, id_ in seen:
         if ":" not in ns:
@@ -180,7 +180,7 @@ def values_of(thread: Thread) -> Any:
 def operate(
     world: World, thread: Thread, operation: Operation, before: dict[Key, Seen]
 ) -> tuple[Thread, dict[Key, Seen]]:
-    """Do it, and check that exactly the survivors that it ought to have are there, as they were."""
+    """Run an operation, and check that exactly the expected checkpoints survive, unchanged."""
     expected = set(before)
     if isinstance(operation, Prune):
         expected = newest(before, operation.keep_last or 1)
@@ -198,7 +198,7 @@ def operate(
         thread.do("compact", thread.graph, [thread.id])
     after = thread.photograph()
     assert set(after) == expected
-    assert list(after) == [key for key in before if key in expected], "in their order"
+    assert list(after) == [key for key in before if key in expected], "in the same order"
     for key, seen in after.items():
         then = before[key]
         assert seen.state == then.state, key
@@ -227,7 +227,7 @@ def unfolded(seen: Seen) -> dict[str, Any]:
 
 
 def newest(seen: dict[Key, Seen], count: int) -> set[Key]:
-    """What a prune leaves of checkpoints, newest first."""
+    """Return the checkpoints that a prune keeps; `seen` has the newest first."""
     by_ns: dict[str, list[Key]] = {}
     for key in seen:
         by_ns.setdefault(key[0], []).append(key)
@@ -249,18 +249,18 @@ def newest(seen: dict[Key, Seen], count: int) -> set[Key]:
 
 
 def replay_start(seen: dict[Key, Seen], root: Key) -> Key:
-    """Where LangGraph lets subgraphs start from in a replay: before this."""
+    """Return the checkpoint before which LangGraph starts subgraphs in a replay."""
     parent = seen[root].parent
     return ("", parent) if parent and seen[root].metadata["source"] in ("update", "fork") else root
 
 
 def is_before(order: list[Key], key: Key, start: Key) -> bool:
-    """Tell whether one is older, by their place in a list, newest first, or by their ids if one was pruned."""
+    """Return whether a checkpoint is older, by its place in `order`, or by its id if `start` was pruned."""
     return order.index(key) > order.index(start) if start in order else key[1] < start[1]
 
 
 def check_histories(thread: Thread, seen: dict[Key, Seen]) -> None:
-    """Check that what survives has the history that LangGraph's own walk finds, whatever was removed."""
+    """Check the history of every surviving checkpoint against LangGraph's own walk."""
     for ns, id_ in seen:
         config, channels = thread.config(id_, ns), deltas_of(ns)
         history = thread.do("get_delta_channel_history", config=config, channels=channels)
@@ -270,7 +270,7 @@ def check_histories(thread: Thread, seen: dict[Key, Seen]) -> None:
         )
 
 
-# --- rows: all that survivors need are there, and no others ---
+# --- rows: exactly those that survivors need ---
 
 
 def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
@@ -288,7 +288,9 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
     replayed: set[tuple[str, str, str]] = set()
     for (ns, _), checkpoint in seen.items():
         parent = checkpoint.parent
-        assert parent is None or (ns, parent) in nodes, "a parent that is named is there to lead on"
+        assert parent is None or (ns, parent) in nodes, (
+            "a named parent is stored, as a checkpoint or an ancestor"
+        )
         for channel in checkpoint.replayed:
             cursor = parent
             while cursor is not None and (ns, cursor) in nodes:
@@ -385,18 +387,18 @@ def check_rows(world: World, thread: Thread, seen: dict[Key, Seen]) -> None:
         ],
     )
 )
-def test_what_survives_is_what_it_was(world: World, scenario: Any) -> None:
+def test_pruning_leaves_surviving_checkpoints_unchanged(world: World, scenario: Any) -> None:
     obey(world, *scenario)
 
 
-def test_the_law_catches_a_prune_that_ignores_delta_channels(
+def test_property_catches_a_prune_that_ignores_delta_channels(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_pruning, "_needs", lambda by_key, survivors: ({}, {}))
     assert_caught(world)
 
 
-def test_the_law_catches_a_prune_that_loses_seeds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_property_catches_a_prune_that_loses_seeds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_seeds(by_key: Any, survivors: Any) -> Any:
         needed, seeds = NEEDS(by_key, survivors)
         return needed, dict.fromkeys(seeds.keys() | needed.keys(), frozenset())
@@ -405,7 +407,7 @@ def test_the_law_catches_a_prune_that_loses_seeds(world: World, monkeypatch: pyt
     assert_caught(world)
 
 
-def test_the_law_catches_a_prune_that_loses_one_channel(
+def test_property_catches_a_prune_that_loses_one_channel(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_rare(by_key: Any, survivors: Any) -> Any:
@@ -416,21 +418,21 @@ def test_the_law_catches_a_prune_that_loses_one_channel(
     assert_caught(world)
 
 
-def test_the_law_catches_a_prune_that_leaves_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_property_catches_a_prune_that_leaves_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Statement("SELECT 0, 0 WHERE %(thread)s::text IS NOT NULL")
-    monkeypatch.setattr(sql, "DELETE_SEGMENTS", nothing)
+    monkeypatch.setattr(removal, "DELETE_SEGMENTS", nothing)
     assert_caught(world)
 
 
-def test_the_law_catches_a_prune_that_forgets_indexes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    text: Any = sql.DELETE_SEGMENTS.text.replace("IN ('\\x01', '\\x03')", "IS NULL")
-    assert text != sql.DELETE_SEGMENTS.text
-    monkeypatch.setattr(sql, "DELETE_SEGMENTS", Statement(text))
+def test_property_catches_a_prune_that_forgets_indexes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    text: Any = removal.DELETE_SEGMENTS.text.replace("IN ('\\x01', '\\x03')", "IS NULL")
+    assert text != removal.DELETE_SEGMENTS.text
+    monkeypatch.setattr(removal, "DELETE_SEGMENTS", Statement(text))
     assert_caught(world)
 
 
 def assert_caught(world: World) -> None:
-    """Run the law on a few dozen examples, and assert that it is broken."""
+    """Run the property on a few dozen examples, and assert that it fails."""
 
     @settings(
         max_examples=60,

@@ -179,15 +179,15 @@ def assert_law(values: list[Any], load: Callable[[tuple[str, bytes]], Any]) -> N
 
 @LAW
 @given(values=listings())
-def test_what_is_loaded_again_is_what_the_serializer_makes(values: list[Any]) -> None:
+def test_copies_equal_what_the_serializer_makes(values: list[Any]) -> None:
     assert_law(values, copying_messages(SERDE).loads_typed)
 
 
 @LAW
 @given(values=listings(), room=st.integers(0, 10_000))
-def test_when_there_is_room_for_little(values: list[Any], room: int) -> None:
+def test_copies_are_right_when_the_cache_is_small(values: list[Any], room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_message_copies, "_ROOM", room)
+        patch.setattr(_message_copies, "_CACHE_BYTES", room)
         assert_law(values, copying_messages(SERDE).loads_typed)
 
 
@@ -200,9 +200,9 @@ TALK = [
 
 
 @pytest.mark.parametrize("lost", ["parts", "extra", "sharing"])
-def test_the_law_catches_a_copy_that_is_none(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+def test_the_copy_check_detects_wrong_copies(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     if lost == "parts":
-        monkeypatch.setattr(_message_copies, "_changing_parts", lambda places, seen: [])
+        monkeypatch.setattr(_message_copies, "_mutable_parts", lambda places, seen: [])
     elif lost == "extra":
         monkeypatch.setattr(_message_copies, "_copier", lambda value, seen: dict)
     else:
@@ -234,7 +234,7 @@ def made_anew(packed: tuple[str, bytes], monkeypatch: pytest.MonkeyPatch) -> int
     return made
 
 
-def test_messages_are_made_twice_and_then_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_messages_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made_anew(SERDE.dumps_typed(TALK), monkeypatch) == 0
     assert made_anew(SERDE.dumps_typed({"a": TALK}), monkeypatch) == 0
 
@@ -250,7 +250,7 @@ def test_messages_are_made_twice_and_then_copied(monkeypatch: pytest.MonkeyPatch
         datetime(2026, 1, 1, tzinfo=timezone.utc),
     ],
 )
-def test_all_else_is_made_anew(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_objects_are_constructed_each_time(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made_anew(SERDE.dumps_typed([value]), monkeypatch) == 1
 
 
@@ -269,7 +269,7 @@ def test_all_else_is_made_anew(value: Any, monkeypatch: pytest.MonkeyPatch) -> N
         ("no.such.module", "HumanMessage", {"content": [[]]}),
     ],
 )
-def test_payloads_that_make_no_ordinary_message(payload: Any) -> None:
+def test_unusual_payloads_are_constructed_each_time(payload: Any) -> None:
     data = ormsgpack.packb([ormsgpack.Ext(EXT_PYDANTIC_V2, ormsgpack.packb(payload)), []])
     copying = copying_messages(SERDE)
     loaded = [copying.loads_typed(("msgpack", data)) for _ in range(4)]
@@ -282,7 +282,7 @@ def extension(code: int, *payload: Any) -> ormsgpack.Ext:
     return ormsgpack.Ext(code, ormsgpack.packb(payload))
 
 
-def test_a_message_that_holds_objects_is_made_anew_even_if_they_become_plain(
+def test_a_message_that_holds_objects_is_constructed_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = extension(EXT_CONSTRUCTOR_SINGLE_ARG, "builtins", "str", "x")
@@ -296,11 +296,11 @@ def test_the_same_bytes_may_be_another_object() -> None:
     assert shape(copying_messages(SERDE).loads_typed(packed)) == shape(SERDE.loads_typed(packed))
 
 
-def test_what_stands_in_two_places_is_not_copied() -> None:
+def test_a_message_with_a_shared_part_is_not_copied() -> None:
     shared: list[Any] = [1]
     message = HumanMessage("x")
     message.additional_kwargs = {"a": shared, "b": shared}
-    with pytest.raises(_message_copies._NotCopied):
+    with pytest.raises(_message_copies._NotCopyable):
         _message_copies._message_copier(message, set())
 
 
@@ -321,7 +321,7 @@ class OwnEncryption(EncryptedSerializer):
     pass
 
 
-def test_serializers_of_the_callers_own_are_left_alone() -> None:
+def test_a_callers_serializer_is_used_unchanged() -> None:
     own: SerializerProtocol
     for own in (
         OwnSerializer(),
@@ -345,7 +345,7 @@ def conninfo(databases: Databases, template: str) -> str:
 
 @pytest.mark.parametrize("segment_key", [None, b"k" * 32])
 @pytest.mark.parametrize("serde", [SERDE, EncryptedSerializer(Reversing()), OwnSerializer()])
-def test_what_a_listing_yields_is_independent(
+def test_listed_messages_share_nothing_mutable(
     conninfo: str, serde: SerializerProtocol, segment_key: bytes | None
 ) -> None:
     thread_id = str(uuid4())
@@ -378,7 +378,7 @@ def test_what_a_listing_yields_is_independent(
         assert not any(shape(spoilt.checkpoint) == found for spoilt, found in zip(listed, again, strict=True))
 
 
-def test_what_is_no_message_is_made_once_a_time() -> None:
+def test_other_objects_are_constructed_once_per_load() -> None:
     made = []
 
     def make(code: int, data: bytes) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.types import TASKS
 
-from langgraph_durable._retention.plan import Key, Node, Plan, newest_survive, plan_removal
+from langgraph_durable._retention.plan import Key, Node, Plan, choose_newest, plan_removal
 
 EXAMPLES = 4 * int(os.environ.get("DURABLE_EXAMPLES", "500"))
 CHANNELS = ("a", "b", "c")
@@ -176,7 +176,7 @@ def test_removing_nothing_changes_nothing(case: tuple[Rows, list[set[Key]]]) -> 
 
 @settings(max_examples=EXAMPLES, deadline=None, database=None)
 @given(removals)
-def test_a_removal_done_again_does_nothing(case: tuple[Rows, list[set[Key]]]) -> None:
+def test_a_repeated_removal_does_nothing(case: tuple[Rows, list[set[Key]]]) -> None:
     rows, turns = case
     after = rows.carry_out(plan_removal(rows.nodes.values(), turns[0]))
     again = after.carry_out(plan_removal(after.nodes.values(), turns[0]))
@@ -185,7 +185,7 @@ def test_a_removal_done_again_does_nothing(case: tuple[Rows, list[set[Key]]]) ->
 
 @settings(max_examples=EXAMPLES, deadline=None, database=None)
 @given(removals)
-def test_removals_in_turn_leave_what_one_leaves(case: tuple[Rows, list[set[Key]]]) -> None:
+def test_removals_in_steps_leave_what_one_removal_leaves(case: tuple[Rows, list[set[Key]]]) -> None:
     rows, turns = case
     in_turn = rows
     for survivors in turns:
@@ -203,7 +203,7 @@ def test_the_newest_of_each_namespace_survive(
 ) -> None:
     rows, _ = case
     cutoff = START + timedelta(hours=hours) if hours is not None else None
-    survivors = newest_survive(rows.nodes.values(), keep_last, cutoff)
+    survivors = choose_newest(rows.nodes.values(), keep_last, cutoff)
     kept = {key: key in survivors for key in rows.nodes}
 
     def rank(node: Node) -> int:
@@ -220,7 +220,7 @@ def test_the_newest_of_each_namespace_survive(
         return kept.get(("", head.root_checkpoint_id or ""), True) is False
 
     def is_replayed_from(node: Node) -> bool:
-        """Tell whether a root checkpoint that survives would go on from this state of a subgraph's."""
+        """Return whether a surviving root checkpoint would continue from this state of a subgraph."""
         own = [n for n in rows.nodes.values() if n.checkpoint_ns == node.checkpoint_ns]
         for root in rows.nodes.values():
             if root.checkpoint_ns == "" and kept[root.key]:

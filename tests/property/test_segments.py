@@ -17,7 +17,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_durable import DurableSaver
-from langgraph_durable._segments import values as _segments
+from langgraph_durable._segments import chunking
+from langgraph_durable._segments import values as segment_values
 from tests.checkpoints import checkpoint_with, config_for
 from tests.conftest import Databases
 
@@ -42,15 +43,15 @@ def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def make_tiny(patch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "_SHORTEST_VALUE": 3,
-        "_SMALLEST": 2,
-        "_LARGEST": 40,
-        "_RATE": 2**32 // 6,
-        "_SMALLEST_INDEX": 2,
-        "_LARGEST_INDEX": 4,
-    }.items():
-        patch.setattr(_segments, name, value)
+    for module, name, value in (
+        (segment_values, "_SHORTEST_VALUE", 3),
+        (segment_values, "_SMALLEST_INDEX", 2),
+        (segment_values, "_LARGEST_INDEX", 4),
+        (chunking, "_SMALLEST", 2),
+        (chunking, "_LARGEST", 40),
+        (chunking, "_RATE", 2**32 // 6),
+    ):
+        patch.setattr(module, name, value)
 
 
 # --- cutting: pure ---
@@ -107,7 +108,7 @@ values: st.SearchStrategy[Any] = st.one_of(
 
 
 def assert_cut_well(data: bytes) -> list[bytes]:
-    found = _segments.cut(data)
+    found = chunking.cut(data)
     if found is None:
         return []
     head, bounds = found
@@ -123,13 +124,13 @@ def assert_cut_well(data: bytes) -> list[bytes]:
 @pytest.mark.usefixtures("sizes")
 @LAW
 @given(value=values)
-def test_pieces_are_the_whole(value: Any) -> None:
+def test_segments_join_to_the_serialized_value(value: Any) -> None:
     assert_cut_well(SERDE.dumps_typed(value)[1])
 
 
 @LAW
 @given(data=st.binary(max_size=200), fill=st.integers(0, 3000))
-def test_bytes_that_are_no_messagepack(data: bytes, fill: int) -> None:
+def test_bytes_that_are_not_messagepack_are_not_cut(data: bytes, fill: int) -> None:
     assert_cut_well(data + data[:1] * fill)
     assert_cut_well(b"\xdc\x00\x05" + data + b"\x01" * fill)
 
@@ -146,7 +147,7 @@ def pieces_of(value: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("wrap", [list, _DeltaSnapshot])
-def test_an_edit_costs_a_few_segments(wrap: Any) -> None:
+def test_an_edit_changes_a_few_segments(wrap: Any) -> None:
     whole = messages(400)
     before = pieces_of(wrap(whole))
     assert len(before) > 50
@@ -185,7 +186,7 @@ def test_a_dict_of_files_has_a_segment_a_file() -> None:
 
 @pytest.fixture(scope="module")
 def conninfo(databases: Databases, template: str) -> str:
-    """One database for all examples, each with a thread of its own."""
+    """One database for all examples, each with its own thread."""
     return databases.conninfo(databases.create(template))
 
 
@@ -269,7 +270,7 @@ def test_load_of_store_is_a_round_trip(
 
 
 def same(got: Any, packed: tuple[str, bytes]) -> bool:
-    """Tell whether a value is what a whole-value round trip gives: what it is serialized to tells all of it."""
+    """Return whether a value is what a whole-value round trip gives, compared as serialized."""
     return SERDE.dumps_typed(got) == SERDE.dumps_typed(reloaded(packed))
 
 
@@ -288,7 +289,7 @@ def nothing_shared(one: Any, other: Any) -> bool:
     return not mutables(one) & mutables(other)
 
 
-def test_sizes_far_apart(savers: list[DurableSaver], conninfo: str) -> None:
+def test_elements_of_very_different_sizes_are_read_back(savers: list[DurableSaver], conninfo: str) -> None:
     for value in (
         [*range(100_000)],
         [0] * 100_000,
@@ -310,9 +311,11 @@ def test_sizes_far_apart(savers: list[DurableSaver], conninfo: str) -> None:
             assert row[0] > 0
 
 
-def test_the_law_catches_a_tail_that_is_lost(
+def test_the_round_trip_check_detects_a_lost_tail(
     savers: list[DurableSaver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_durable._checkpoints.codec.join", lambda value, _: b"".join(value.parts))
+    monkeypatch.setattr(
+        "langgraph_durable._checkpoints.serialization.join", lambda value, _: b"".join(value.parts)
+    )
     with pytest.raises(Exception, match=r"cannot read|assert"):
-        test_sizes_far_apart(savers, "")
+        test_elements_of_very_different_sizes_are_read_back(savers, "")

@@ -1,4 +1,4 @@
-"""Python's collector of garbage runs again, whatever comes between."""
+"""The garbage collector runs again after every pause."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _, status = os.waitpid(child, 0)
 leave.set()
 thread.join()
 assert gc.isenabled()
-assert status == 0, "it is off in the child for ever"
+assert status == 0, "the collector stays disabled in the child"
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_it_runs_in_a_child_forked_amid() -> None:
+def test_the_collector_runs_in_a_child_forked_during_a_pause() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]
     ended = subprocess.run(
@@ -49,14 +49,14 @@ def test_it_runs_in_a_child_forked_amid() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_it_runs_after_an_error() -> None:
+def test_the_collector_runs_after_an_error() -> None:
     with pytest.raises(KeyboardInterrupt), gc_paused():
         assert not gc.isenabled()
         raise KeyboardInterrupt
     assert gc.isenabled()
 
 
-def test_it_stays_off_if_it_was() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     try:
         with gc_paused():
@@ -66,7 +66,7 @@ def test_it_stays_off_if_it_was() -> None:
         gc.enable()
 
 
-def test_threads_that_pause_it_at_once() -> None:
+def test_the_collector_runs_after_concurrent_pauses() -> None:
     def pause() -> None:
         for _ in range(2000):
             with gc_paused():

@@ -22,7 +22,7 @@ def uuid6s(draw: st.DrawFn) -> UUID:
 
 
 @given(one=uuid6s(), other=uuid6s())
-def test_uuid6_keep_their_order_and_are_told_apart(one: UUID, other: UUID) -> None:
+def test_uuid6_keep_their_order_and_stay_distinct(one: UUID, other: UUID) -> None:
     first, second = derive_ulid(str(one)), derive_ulid(str(other))
     assert first is not None
     assert second is not None
@@ -31,11 +31,11 @@ def test_uuid6_keep_their_order_and_are_told_apart(one: UUID, other: UUID) -> No
 
 
 @given(one=uuid6s())
-def test_a_ulid_tells_the_ids_millisecond(one: UUID) -> None:
+def test_a_derived_ulid_has_the_ids_millisecond(one: UUID) -> None:
     ulid = derive_ulid(str(one))
     assert ulid is not None
     assert ulid.int >> 80 == (one.time - TICKS_1582_TO_1970) // 10_000
-    assert ulid.int & 0b1111 == 0  # so that a successor is no other id's place
+    assert ulid.int & 0b1111 == 0  # so that a successor is not another id's ULID
     assert parse_ulid(format_ulid(ulid)) == ulid
 
 
@@ -61,12 +61,12 @@ def test_uuid7_keep_their_bits() -> None:
 
 
 @given(st.text(max_size=40))
-def test_other_ids_tell_no_time(text: str) -> None:
+def test_other_ids_hold_no_time(text: str) -> None:
     place = derive_ulid(text)
     assert place is None or len(text) >= 26
 
 
-def test_other_uuids_tell_no_time() -> None:
+def test_other_uuids_hold_no_time() -> None:
     before_1970 = UUID(int=TICKS_1582_TO_1970 // 2 >> 12 << 80, version=6)
     for other in (
         str(uuid.uuid4()),

@@ -1,0 +1,18 @@
+-- Store writes of tasks. Of two writes of one task and index, the first wins, but on special channels (negative indexes)
+-- the last.
+-- Parameters: the columns of {given} (see put.py), and bytes; see put_checkpoints.sql. No result columns.
+WITH given AS {given}
+INSERT INTO {schema}.writes AS stored (
+    thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value
+)
+SELECT g.thread, g.ns, g.id, g.task_id, g.task_path, w.idx, w.channel, w.type,
+    substr(%(bytes)s::bytea, g.base + w.at + 1, w.size)
+FROM given g CROSS JOIN LATERAL unnest(g.indexes, g.channels, g.types, g.value_ats, g.value_sizes)
+AS w (idx, channel, type, at, size)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE SET
+    task_path = excluded.task_path, channel = excluded.channel, type = excluded.type, value = excluded.value,
+    stored_at = CASE
+        WHEN (stored.channel, stored.type, stored.value) = (excluded.channel, excluded.type, excluded.value)
+        THEN stored.stored_at ELSE excluded.stored_at
+    END
+WHERE stored.idx < 0

@@ -1,0 +1,3 @@
+-- The number of threads with checkpoints.
+-- Columns: count.
+SELECT count(DISTINCT thread_id) FROM {schema}.checkpoints

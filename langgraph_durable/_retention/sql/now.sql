@@ -1,0 +1,3 @@
+-- The server's time.
+-- Columns: now.
+SELECT now()
