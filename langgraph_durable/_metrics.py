@@ -139,7 +139,7 @@ Operation = Callable[Concatenate[M, P], Coroutine[Any, Any, T]]
 
 
 def measured(name: str) -> Callable[[Operation[M, P, T]], Operation[M, P, T]]:
-    """Count an operation's calls and their duration, and trace them if the saver is instrumented.
+    """Count an operation's calls and duration; trace them if instrumented.
 
     Failed calls count too. The operation's first argument has the metrics: a Database, or a part of one saver.
     """

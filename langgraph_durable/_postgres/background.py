@@ -11,7 +11,7 @@ _running: set[asyncio.Future[Any]] = set()
 
 
 def keep_alive(task: F) -> F:
-    """Keep a task until it ends, since an event loop has only weak references to its tasks."""
+    """Keep a task until it ends. An event loop has only weak references to it."""
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task

@@ -35,7 +35,7 @@ class SentRow:
         return at
 
     def add_parts(self, name: str, parts: Sequence[bytes | None]) -> None:
-        """Add several, with their offsets in column `<name>_ats` and sizes in `<name>_sizes`."""
+        """Add several; their offsets go into `<name>_ats`, sizes into `<name>_sizes`."""
         self.columns[f"{name}_ats"] = [p if p is None else self.add_bytes(p) for p in parts]
         self.columns[f"{name}_sizes"] = [p if p is None else len(p) for p in parts]
 
@@ -55,7 +55,7 @@ class SentRow:
 
 
 def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
-    """Return the parameters of a statement for several rows, which have the same columns."""
+    """Return a statement's parameters for several rows of the same columns."""
     return {
         "rows": f"[{','.join([(row.packed or orjson.dumps(row.columns)).decode() for row in rows])}]",
         "base": number_array([*accumulate([0, *(row.size for row in rows[:-1])])]),

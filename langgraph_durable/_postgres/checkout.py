@@ -1,4 +1,4 @@
-"""Lend connections of a pool that are alive, and return them even if the caller is cancelled."""
+"""Lend live connections of a pool, and return them despite cancellation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def async_live_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator
 
 @asynccontextmanager
 async def _lent_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
-    """Lend a connection as `pool.connection()` does, and return it even if cancelled meanwhile.
+    """Lend a connection, and return it even if cancelled meanwhile.
 
     psycopg_pool (3.3.3) loses a connection if it is cancelled while returning it, and the task that it would have
     lent it to waits until its timeout.

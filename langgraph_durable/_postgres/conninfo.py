@@ -1,4 +1,4 @@
-"""Complete connection strings with our defaults, and add startup options for planning to the caller's."""
+"""Complete connection strings with our defaults and startup options."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ DEFAULTS: Mapping[str, int | str] = {
 
 
 def planning_beside(options: str | None) -> Planning:
-    """Return PLANNING, with None for each setting that the caller's startup options set."""
+    """Return PLANNING, with None for settings in the caller's startup options."""
     named = re.findall(r"(?:^|\s)(?:-c\s*|--)([\w-]+)=", options or "")
     chosen = {name.replace("-", "_").lower() for name in named}
     return {name: None if name in chosen else value for name, value in PLANNING.items()}
 
 
 def complete_conninfo(conninfo: str) -> tuple[str, str | None]:
-    """Return a connection string with our defaults, and the startup options in force, from any source.
+    """Return a connection string with our defaults, and its startup options.
+
+    Startup options may also come from the environment or a service file.
 
     Raises:
         InvalidConfigError: It is not a connection string.

@@ -47,7 +47,7 @@ _LONGEST_DELAY = 1.0
 
 
 class OperationSuspendedError(RuntimeError):
-    """An operation waited for something other than its database, which is a bug in this package."""
+    """An operation waited for something other than its database: a bug."""
 
 
 def run_sync(operation: Coroutine[Any, Any, T]) -> T:
@@ -105,7 +105,7 @@ class Database(ABC):
     async def write(
         self, thread_id: str, statement: RowsStatement, row: SentRow, *, locks: bool
     ) -> list[Row]:
-        """Store a row of one thread, and return the statement's rows for it after the commit.
+        """Store a row of one thread; return the statement's rows after the commit.
 
         Args:
             thread_id: The thread. Its writes are stored in the order of the calls.

@@ -35,7 +35,7 @@ PATIENCE = 0.1
 
 
 class BatchRefusedError(Exception):
-    """A batch failed because of its contents, not its connection, so its writes must run alone."""
+    """A batch failed because of its contents. Its writes must run alone."""
 
 
 class WriteState(Enum):
@@ -248,7 +248,7 @@ class GroupCommit(ABC):
     # --- failed batches, cancelled callers, slow writers ---
 
     def _break_up(self, batch: Batch) -> None:
-        """Run a batch's writes alone, each thread's in order, and release the batch's writer."""
+        """Run a batch's writes alone, each thread's in order. Release its writer."""
         first: list[QueuedWrite] = []
         with self._lock:
             self._busy.difference_update(write.thread_id for write in batch.writes)

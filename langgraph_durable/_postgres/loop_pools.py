@@ -90,7 +90,7 @@ class LoopPools(AsyncConnections):
         return own
 
     async def _reach(self) -> AsyncConnection[Any] | None:
-        """Make the first connection, or wait for the task of this event loop that is making it."""
+        """Make the first connection, or wait for this loop's task that makes it."""
         loop, attempt = asyncio.get_running_loop(), asyncio.Event()
         if (other := self._attempts.setdefault(loop, attempt)) is not attempt:
             await other.wait()
@@ -139,7 +139,7 @@ class LoopPools(AsyncConnections):
 
 
 class LoopConnection(AsyncConnection[Any]):
-    """A connection whose socket is closed at once if the task is cancelled while it connects."""
+    """A connection that closes its socket if cancelled while it connects."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", **options: Any) -> Self:
@@ -192,7 +192,7 @@ class _LoopPool:
             await self._life.__anext__()
 
     def close_with(self, owner: object, loop: asyncio.AbstractEventLoop) -> None:
-        """Close when a saver that was never closed is garbage collected, which may happen in any thread."""
+        """Close when an unclosed saver is garbage collected, in whatever thread."""
         # It also keeps this object alive: a pool that is collected with its saver could not stop its tasks.
         self._finalizer = weakref.finalize(owner, self._close_soon, loop)
         self._finalizer.atexit = False
@@ -215,7 +215,7 @@ class _LoopPool:
         await self._life.aclose()
 
     def abandon(self) -> None:
-        """Close the connections of a loop that is closed, so that nothing can be awaited in it."""
+        """Close a closed loop's connections, without awaiting anything."""
         self._finalizer.detach()
         if self.pid != os.getpid():
             pool_context.inherited.append(self)
@@ -251,7 +251,7 @@ class _LoopPool:
 
 
 def _is_not_cancellation(record: logging.LogRecord) -> bool:
-    """Return whether a log record is anything but a connection attempt that ended with its loop."""
+    """Return whether a log record is not about a cancelled connection attempt."""
     args = record.args if isinstance(record.args, tuple) else ()
     return not any(isinstance(argument, asyncio.CancelledError) for argument in args)
 

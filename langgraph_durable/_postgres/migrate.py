@@ -117,7 +117,7 @@ async def check_schema(session: Session, schema: str) -> None:
 
 
 async def _applied(session: Session) -> dict[int, tuple[str, str]] | None:
-    """Return version -> (name, checksum) of applied migrations, or None before the first set-up."""
+    """Return version -> (name, checksum) of applied migrations; None if no table."""
     [(found,)] = await session.fetch(_FIND_MIGRATIONS_TABLE)
     if not found:
         return None

@@ -62,7 +62,7 @@ class PoolContext:
         """Whether a connection was ever made. The first one is made without a pool, which would hide its error."""
 
     def give_up_options(self, tried: str, exc: psycopg.OperationalError) -> bool:
-        """After a failed first connection, return whether to retry without our startup options.
+        """Return whether to retry a first connection without our startup options.
 
         Some poolers refuse options that they do not know. If several first connections fail at once, each must be
         retried. So what this one tried decides, not what another has given up meanwhile.

@@ -1,6 +1,6 @@
-"""Everything that uses the private API of psycopg and psycopg_pool, to send with fewer waits and reuse warm backends.
+"""Everything that uses the private API of psycopg and psycopg_pool.
 
-Used only with the versions in `_TESTED`, and only with `from_conn_string(tuning=True)`. Otherwise the saver's pools
+It sends with fewer waits, and reuses warm backends. Used only with the versions in `_TESTED`, and only with `from_conn_string(tuning=True)`. Otherwise the saver's pools
 are psycopg's own, which are correct and slower.
 """
 
@@ -46,7 +46,7 @@ class TunedAsyncConnection(AsyncConnection[Any]):
     """
 
     async def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
-        """Wait as psycopg does, but without the turn that psycopg (3.3.9) yields after 5 ms."""
+        """Wait, but without the turn that psycopg (3.3.9) yields after 5 ms."""
         rest = _after_sending(gen)
         try:
             next(rest)

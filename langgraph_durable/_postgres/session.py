@@ -1,4 +1,4 @@
-"""Send statements over one connection in one transaction, one by one or in a pipeline."""
+"""Send statements in one transaction, one by one or in a pipeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = tuple[Statement, Params]
 
 
 class CommitRefusedError(Exception):
-    """A pipeline's implicit transaction failed at its commit, and psycopg lost the server's error."""
+    """An implicit transaction failed at its commit, and psycopg lost the error."""
 
 
 class Session(ABC):
@@ -171,7 +171,7 @@ class AsyncSession(_DriverSession[AsyncConnection[Any]]):
 
 
 def _would_be_implicit(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Return whether a pipeline without BEGIN would be an implicit transaction, since none is open."""
+    """Return whether a pipeline without BEGIN would be an implicit transaction."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 

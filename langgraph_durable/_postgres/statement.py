@@ -97,7 +97,9 @@ def _given(text: str, source: str) -> Statement:
 
 
 def load(package: str | None, name: str) -> Statement:
-    """Return the statement in `sql/<name>.sql` of a package (`__package__`), without its whole-line comments.
+    """Return the statement in `sql/<name>.sql` of a package (`__package__`).
+
+    Whole-line comments are removed.
 
     `{schema}` and `{schema_name}` are filled in as in any Statement. Other braces are text.
     """

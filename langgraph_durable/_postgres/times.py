@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class OutOfRange(datetime):
-    """A time that Python cannot represent, replaced by the first or the last that it can.
+    """The nearest representable time to one that Python cannot represent.
 
     It sorts as the stored time does. The first is a day late, so that it converts to every time zone.
     """

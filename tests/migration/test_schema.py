@@ -219,7 +219,7 @@ async def test_a_newer_schema_asks_for_a_newer_package(
 ) -> None:
     make_newer(conninfo)
     async with DurableSaver.from_conn_string(conninfo) as saver:
-        with pytest.raises(SchemaOutOfDateError, match="upgrade the package"):
+        with pytest.raises(SchemaOutOfDateError, match="Upgrade the package"):
             await drive(saver, "setup", verify_only=verify_only)
 
 
@@ -252,7 +252,7 @@ async def test_operations_on_newer_tables_name_the_remedy(conninfo: str, drive: 
     make_newer(conninfo)
     async with DurableSaver.from_conn_string(conninfo) as saver:
         for operation, arguments in OPERATIONS.items():
-            with pytest.raises(SchemaOutOfDateError, match="upgrade the package"):
+            with pytest.raises(SchemaOutOfDateError, match="Upgrade the package"):
                 await drive(saver, operation, *arguments())
             assert stored_rows(conninfo) == 0, operation
 
