@@ -1,7 +1,7 @@
 """Everything that uses the private API of psycopg and psycopg_pool.
 
-It sends with fewer waits, and reuses warm backends. Used only with the versions in `_TESTED`, and only with `from_conn_string(tuning=True)`. Otherwise the saver's pools
-are psycopg's own, which are correct and slower.
+It sends with fewer waits, and reuses warm backends. Used only with the versions in `_TESTED` and with `tuning=True` of
+`from_conn_string`. Otherwise the saver's pools and connections are psycopg's own: correct, and slower.
 """
 
 from __future__ import annotations

@@ -99,9 +99,7 @@ def _given(text: str, source: str) -> Statement:
 def load(package: str | None, name: str) -> Statement:
     """Return the statement in `sql/<name>.sql` of a package (`__package__`).
 
-    Whole-line comments are removed.
-
-    `{schema}` and `{schema_name}` are filled in as in any Statement. Other braces are text.
+    Whole-line comments are removed. `{schema}` and `{schema_name}` are filled in. Other braces are text.
     """
     literal: Any = _read(package, name)  # a file of this package is as literal as its code
     return Statement(literal)
