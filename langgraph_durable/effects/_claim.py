@@ -115,7 +115,7 @@ async def begin_in_transaction(call: EffectCall, session: Session) -> Attempt:
 
     Raises:
         EffectConflictError: The key was used with other arguments.
-        EffectError: The effect was begun outside of a transaction, and is not completed.
+        EffectError: The effect was begun outside a transaction and is not completed.
     """
     claim = Claim(
         _store.new_effect_id(),
@@ -131,7 +131,7 @@ async def begin_in_transaction(call: EffectCall, session: Session) -> Attempt:
     _require_same_arguments(call, row)
     if row.state != "completed":
         raise EffectError(
-            f"{describe(row)} was begun outside of a transaction, and is {row.state}. Use another key, or resolve it "
+            f"{describe(row)} was begun outside a transaction and is {row.state}. Use another key, or resolve it "
             "first"
         )
     return await replay(call, row, session)

@@ -105,7 +105,7 @@ def test_every_file_of_a_statement_is_loaded() -> None:
             text = text.replace("{", "{{").replace("}", "}}")
             text = re.sub(r"\{\{(schema|schema_name)\}\}", r"{\1}", text)
             # What is filled in at import is not in the file.
-            parts = [re.sub(r"\s+", "", part) for part in re.split(r"\{\{(?:given|page)\}\}", text)]
+            parts = [re.sub(r"\s+", "", part) for part in re.split(r"\{\{\w+\}\}", text)]
             if not any(all(part in statement for part in parts) for statement in texts):
                 unused.append(file.name)
     assert STATEMENTS
