@@ -34,7 +34,9 @@ DELETE FROM langgraph_durable.channel_values v WHERE v.thread_id = %(thread)s AN
 
 
 def lose(conninfo: str, thread_id: str, count: int) -> None:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+    with psycopg.connect(conninfo) as connection:
+        # A failover loses the end of the history: no put in flight may see a checkpoint that is about to be lost.
+        connection.execute("LOCK TABLE langgraph_durable.checkpoints IN SHARE ROW EXCLUSIVE MODE")
         connection.execute(LOSE, {"thread": thread_id, "count": count})
 
 

@@ -346,6 +346,16 @@ def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, 
         assert all("Seq" not in scan["Node Type"] for scan in scans)
 
 
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_sizes_of_one_thread_read_no_other(filled: str, mode: str) -> None:
+    with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
+        plan = plan_of(connection, "GET_SIZES", {"thread": "thread-1000"})
+    scans = [n for n in nodes(plan) if n.get("Relation Name") in TABLES and n["Actual Loops"]]
+    assert {scan["Relation Name"] for scan in scans} == TABLES - {"tombstones"}
+    # A checkpoint has two values, one segment and three writes, and one write asks.
+    assert sum(looked_at(scan) for scan in scans) <= PER_THREAD * (1 + 2 + 1 + 3) + 2
+
+
 # --- what removes takes time with the rows of a thread, not with their square ---
 
 MANY = 2000
