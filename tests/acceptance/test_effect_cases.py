@@ -37,11 +37,11 @@ from tests.acceptance.effect_graphs import (
     agent,
     before_tools,
     calls,
+    duplicates,
     made,
     remind,
     states,
     told,
-    twins,
 )
 from tests.acceptance.graphs import Graph
 from tests.samples import Observer, await_until, wait_until
@@ -373,7 +373,9 @@ async def test_errors_that_the_tool_node_swallows(
     result = await drive.invoke(graph, GIVEN, thread())
     first, second = told(result)
     assert "no answer" in first
-    assert "it is unknown whether it took place" in second  # asked for again under another id: a twin
+    assert (
+        "it is unknown whether it took place" in second
+    )  # requested again under another id: a possible duplicate
     assert world.done == ["a"]
     assert states(saver) == ["unknown"]
 
@@ -864,12 +866,12 @@ async def test_other_savers_are_refused(drive: Drive, world: World) -> None:
     assert world.done == []
 
 
-# --- twins ---
+# --- possible duplicates ---
 
 
 async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: World) -> None:
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind(world), verify=lambda record: Happened("it was done"))
+    graph = duplicates(saver, drive, remind(world), verify=lambda record: Happened("it was done"))
     result = await drive.invoke(graph, GIVEN, thread())
     assert told(result)[1] == "it was done"
     assert world.done == ["a"]
@@ -878,7 +880,7 @@ async def test_a_twin_that_happened(saver: DurableSaver, drive: Drive, world: Wo
 
 async def test_a_twin_that_is_decided_elsewhere(saver: DurableSaver, drive: Drive, world: World) -> None:
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind(world), on_unknown="ask")
+    graph = duplicates(saver, drive, remind(world), on_unknown="ask")
     await drive.invoke(graph, GIVEN, thread())
     log = saver.effects
     log.resolve(log.pending()[0].effect_id, Happened("seen"))
@@ -903,13 +905,13 @@ async def test_a_twin_that_is_decided_after_the_run_failed(
 
 async def test_a_twin_that_did_not_happen(saver: DurableSaver, drive: Drive, world: World) -> None:
     world.trouble = [TimeoutError("no answer")]
-    graph = twins(saver, drive, remind(world), verify=lambda record: NotHappened())
+    graph = duplicates(saver, drive, remind(world), verify=lambda record: NotHappened())
     result = await drive.invoke(graph, GIVEN, thread())
     assert told(result)[1] == "did a"
     assert states(saver) == ["failed", "completed"]
 
 
-async def test_twins_of_other_threads_and_arguments_are_none(
+async def test_calls_of_other_threads_or_arguments_are_not_duplicates(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     world.trouble = [TimeoutError("no answer")]
