@@ -1,11 +1,11 @@
-"""A payment vendor: an HTTP server in a process of its own, which counts what it really did.
+"""A payment vendor: an HTTP server in a separate process, which counts the payments it really made.
 
-POST /payments          {order, cents}, with an Idempotency-Key: makes a payment
-GET  /payments/ORDER    the payments that were made: what `verify=` asks
-PUT  /rules/ORDER       how it treats the order's requests, see `Rules`
-GET  /held/ORDER        answers as soon as a request is held
-POST /release/ORDER     {commit}: lets held requests go on, or drops those that are not committed; holds no more
-POST /expire/ORDER      forgets the idempotency keys
+POST /payments          {order, cents}, with an Idempotency-Key: make a payment
+GET  /payments/ORDER    list the payments that were made: what `verify=` asks
+PUT  /rules/ORDER       set how it treats the order's requests; see `Rules`
+GET  /held/ORDER        answer as soon as a request is held
+POST /release/ORDER     {commit}: continue held requests, or drop those that are not committed; stop holding
+POST /expire/ORDER      forget the idempotency keys
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Rules:
     """How the vendor treats the requests of one order."""
 
     keys: Literal["honour", "ignore"] = "honour"
-    """Whether a key that was seen before gets the answer that it got then, errors too."""
+    """Whether a known key gets its saved answer, also if that is an error."""
     hold: Hold | None = None
-    """Where requests stand still until they are released."""
+    """Where requests wait until they are released."""
     errors: int = 0
-    """How many payments are refused, from the first on; a refusal is saved under its key."""
+    """How many payments are refused, starting with the first; a refusal is saved under its key."""
 
 
-class PaymentRefused(RuntimeError):  # noqa: N818 (a name of the story)
-    """The vendor answered that it did not do it."""
+class PaymentRefusedError(RuntimeError):
+    """The vendor answered that it did not make the payment."""
 
 
 class _Books:
-    """What the vendor knows."""
+    """The state of the vendor."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -62,7 +62,7 @@ class _Books:
                 return self.answers[order, key]
             if rules.hold == "before commit":
                 self.answers[order, key] = 409, {"error": "in progress"}
-                committed = self._stand_still(order)
+                committed = self._wait_for_release(order)
                 del self.answers[order, key]
                 if not committed:
                     return 503, {"error": "dropped"}
@@ -75,10 +75,10 @@ class _Books:
                 answer = 200, payment
             self.answers[order, key] = answer
             if rules.hold == "after commit":
-                self._stand_still(order)
+                self._wait_for_release(order)
             return answer
 
-    def _stand_still(self, order: str) -> bool:
+    def _wait_for_release(self, order: str) -> bool:
         self.held[order] += 1
         self.changed.notify_all()
         self.changed.wait_for(lambda: order in self.released, _TIMEOUT)
@@ -107,7 +107,7 @@ class _Books:
 
 
 def serve(ready: Connection) -> None:
-    """Be the vendor, until killed, or left alone."""
+    """Serve as the vendor until killed, or until the parent process ends."""
     books = _Books()
 
     class Handler(BaseHTTPRequestHandler):
@@ -129,24 +129,24 @@ def serve(ready: Connection) -> None:
         do_GET = do_POST = do_PUT = _answer  # noqa: N815 (http.server's names)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 128
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing of clients that were killed while they sent."""
+            """Ignore clients that were killed while they sent."""
 
     server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     ready.send(server.server_address[1])
-    ready.poll(None)  # until there is no other end
+    ready.poll(None)  # until the other end is closed
 
 
 @dataclass(frozen=True)
 class Vendor:
-    """The vendor, to its clients and to the tests."""
+    """A client of the vendor."""
 
     port: int
 
@@ -163,12 +163,12 @@ class Vendor:
         """Make a payment.
 
         Raises:
-            PaymentRefused: It was definitely not made.
-            RuntimeError: Anything else: nobody knows.
+            PaymentRefusedError: It was definitely not made.
+            RuntimeError: Any other answer: it is unknown whether it was made.
         """
         status, answer = self._call("POST", "/payments", {"order": order, "cents": cents}, key)
         if status == 402:
-            raise PaymentRefused(answer["error"])
+            raise PaymentRefusedError(answer["error"])
         if status != 200:
             raise RuntimeError(f"{status}: {answer}")
         return dict(answer)
@@ -192,7 +192,7 @@ class Vendor:
 
 @contextmanager
 def running_vendor() -> Iterator[Vendor]:
-    """Run a vendor in a process of its own."""
+    """Run a vendor in a separate process."""
     context = multiprocessing.get_context("forkserver")
     ours, its = context.Pipe()
     process = context.Process(target=serve, args=(its,), daemon=True)

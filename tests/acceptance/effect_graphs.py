@@ -28,7 +28,7 @@ class World:
         self._lock = threading.Lock()
 
     def __call__(self, what: str) -> str:
-        """Do it, and then, if there is to be trouble, lose the answer."""
+        """Do it; then raise the next of `trouble`, as if the answer were lost."""
         with self._lock:
             self.done.append(what)
             if self.trouble:
@@ -37,7 +37,7 @@ class World:
 
 
 def made(drive: Drive, body: Body, **options: Any) -> BaseTool:
-    """A tool of one text, sync or async, whose body is an effect."""
+    """Return a tool of one text, sync or async, whose body is an effect."""
     if drive.asynchronous:
 
         @tool(body.__name__)
@@ -65,7 +65,7 @@ def remind(world: World) -> Body:
 
 
 def calls(*wanted: tuple[str, str, str]) -> AIMessage:
-    """A message that calls tools: name, text and id of each call."""
+    """Return a message that calls tools: name, text and id of each call."""
     return AIMessage("", tool_calls=[ToolCall(name=n, args={"text": t}, id=i) for n, t, i in wanted])
 
 
@@ -77,7 +77,7 @@ def agent(
     errors: Any = False,
     node: dict[str, Any] | None = None,
 ) -> Graph:
-    """A model that says what the script has next, and its tools: in one task, or each call in its own."""
+    """Return a graph of a scripted model and its tools; `apart`: each call in a separate task."""
 
     def model(state: MessagesState) -> dict[str, Any]:
         said = sum(isinstance(m, AIMessage) for m in state["messages"])
@@ -105,7 +105,7 @@ GIVEN = {"messages": [HumanMessage("go")]}
 
 
 def told(result: dict[str, Any]) -> list[Any]:
-    """What the tools said."""
+    """Return what the tools answered."""
     return [m.content for m in result["messages"] if isinstance(m, ToolMessage)]
 
 
@@ -118,7 +118,7 @@ def answer(graph_interrupt: Any, decision: str, **more: Any) -> dict[str, Any]:
 
 
 async def before_tools(drive: Drive, graph: Graph) -> Any:
-    """The checkpoint from which the tools first ran."""
+    """Return the config of the checkpoint from which the tools first ran."""
     return [s for s in await drive.history(graph, thread()) if "tools" in s.next][-1].config
 
 

@@ -1,6 +1,6 @@
-"""Worker processes with a graph that pays: each runs it once, and dies, or stands still, at a named point.
+"""Worker processes with a graph that pays: each runs it once, and dies or is suspended at a named point.
 
-They are forked from a server that has everything imported, since hundreds are started.
+They are forked from a server that has imported everything, because hundreds are started.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CENTS = 500
 Kind = Literal["tool", "node", "raw", "wrapped", "send", "agent", "subgraph", "stateful subgraph", "task"]
 IN_SUBGRAPHS = ("subgraph", "stateful subgraph")
 PUSHED = ("send", "agent", "task")
-"""Kinds whose tools run in tasks that were asked for one by one."""
+"""Kinds whose tools run in tasks that are created by Send."""
 WITHOUT_TOOLS = ("node", "raw", "task")
 OnPoint = Literal["die", "stand still"]
 
@@ -59,21 +59,21 @@ context.set_forkserver_preload([__name__])
 
 @dataclass(frozen=True)
 class Request:
-    """What a worker is to do."""
+    """The work of one worker."""
 
     order: str
-    """What is paid for; also the thread."""
+    """The order to pay; also the thread's id."""
     conninfo: str
     vendor: Vendor
     kind: Kind = "tool"
     asynchronous: bool = False
     durability: str = "sync"
     named: bool = False
-    """Whether the effect's key is the order, instead of the call."""
+    """Whether the effect's key is the order, instead of being derived from the call."""
     scope: Literal["call", "thread"] = "call"
     verify: bool = True
     flaky: bool = False
-    """Whether the vendor cannot be asked the first time."""
+    """Whether the first call of verify fails."""
     on_unknown: Literal["ask", "raise", "retry"] = "raise"
     idempotency_window: float | None = None
     failed_on: tuple[type[Exception], ...] = ()
@@ -83,9 +83,9 @@ class Request:
     retry: bool = False
     """Whether the node has a retry policy."""
     input: bool = True
-    """Whether to come with the input, or to go on."""
+    """Whether to run with the input, or to continue."""
     answer: dict[str, Any] | None = None
-    """What a human answers to the graph's question."""
+    """A human's answer to the graph's question."""
     point: str | None = None
     on_point: OnPoint = "die"
     max_size: int = 4
@@ -94,11 +94,11 @@ class Request:
 
 
 _KILLED = (-signal.SIGKILL, 255)
-"""Exit codes of who was killed; the latter where the server that forked it could not tell."""
+"""Exit codes of a killed process; the latter if the server that forked it does not know."""
 
 
 class Worker:
-    """A process that was started, and what it says."""
+    """A worker process and its messages."""
 
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         self._pipe, its = context.Pipe()
@@ -107,7 +107,7 @@ class Worker:
         its.close()
 
     def hear(self, timeout: float = 60) -> Any:
-        """Return what the worker says next; None if it died."""
+        """Return the worker's next message; None if it died."""
         assert self._pipe.poll(timeout), "the worker says nothing"
         try:
             return self._pipe.recv()
@@ -118,7 +118,7 @@ class Worker:
         self._pipe.send(what)
 
     def finish(self) -> Any:
-        """Return the last that it says."""
+        """Return its last message."""
         said = last = self.hear()
         while said is not None:
             last, said = said, self.hear()
@@ -126,13 +126,13 @@ class Worker:
         return last
 
     def die(self) -> None:
-        """Wait until it is dead by its own hand."""
+        """Wait until it has killed itself."""
         while self.hear() is not None:
             pass
         assert self._exitcode() in _KILLED, self.process.exitcode
 
     def die_or_finish(self) -> Any:
-        """Return the last that it says, or None if it is dead by its own hand."""
+        """Return its last message, or None if it killed itself."""
         last = self.finish()
         return None if self._exitcode() in _KILLED else last
 
@@ -155,7 +155,7 @@ class Worker:
 
 @contextmanager
 def started(target: Callable[..., None], *args: Any) -> Iterator[Worker]:
-    """Start a worker, and kill it in the end."""
+    """Start a worker, and kill it at the end of the block."""
     worker = Worker(target, *args)
     try:
         yield worker
@@ -164,7 +164,7 @@ def started(target: Callable[..., None], *args: Any) -> Iterator[Worker]:
 
 
 def run(request: Request, pipe: Connection) -> None:
-    """Be a worker: run the graph and say how it ended."""
+    """Run the graph, and send how it ended."""
     if request.clock:
         set_clock(request.clock)
     points = _Points(request, pipe)
@@ -193,7 +193,7 @@ def run(request: Request, pipe: Connection) -> None:
 
 
 def problem_of(messages: Sequence[Any]) -> str | None:
-    """Say what is wrong with a conversation that a model would be given, if anything is."""
+    """Return what is wrong with a conversation for a model; None if nothing is."""
     ids = [message.id for message in messages]
     if None in ids or len(set(ids)) != len(ids):
         return f"ids {ids}"
@@ -204,7 +204,7 @@ def problem_of(messages: Sequence[Any]) -> str | None:
         if isinstance(message, ToolMessage):
             answered.append(message.tool_call_id)
             continue
-        # A turn that died is left as it is when the same input comes again: LangGraph drops the step.
+        # LangGraph drops the step of a turn that died when the same input comes again.
         if asked != answered and (answered or len(inputs) == 1):
             return f"calls {asked}, answers {answered}"
         answered = []
@@ -213,7 +213,7 @@ def problem_of(messages: Sequence[Any]) -> str | None:
 
 
 def set_clock(seconds: float) -> None:
-    """Set this process's wall clock, which code in Python reads."""
+    """Shift the wall clock that Python code of this process reads."""
     now, now_ns = time.time, time.time_ns
     time.time = lambda: now() + seconds
     time.time_ns = lambda: now_ns() + int(seconds * 1e9)
@@ -228,7 +228,7 @@ def set_clock(seconds: float) -> None:
 
 
 def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pipe: Connection) -> None:
-    """Be one of several workers that pay for the same orders at the same time; say what each order's payment was."""
+    """Pay the same orders as other workers at the same time, and send each order's payment."""
     seen: list[str] = []
     with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
         log = saver.effects
@@ -254,7 +254,7 @@ _STEPS = {
 
 
 class _Points:
-    """The points at which a worker can be made to die."""
+    """The points at which a worker can die."""
 
     def __init__(self, request: Request, pipe: Connection) -> None:
         self._kind = request.kind
@@ -287,7 +287,7 @@ class _Points:
         return passed()
 
     def watch(self) -> None:
-        """Put points around the operations of the log and the saver."""
+        """Wrap the operations of the log and the saver in points."""
         claim, move = ops.claim_effect, ops.move_effect
         facade: Any = _saver
         put, put_writes = facade.put_checkpoint, facade.put_writes
@@ -370,7 +370,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
     args = {"order": request.order, "cents": CENTS}
 
     def model(state: MessagesState) -> dict[str, Any]:
-        # As a provider's: the message's id is new each time, the call's is not.
+        # As from a provider: the message's id is new each time, the call's is not.
         asked = [{"name": "pay", "args": args, "id": "call_1"}]
         if request.kind == "send":
             asked.append({"name": "look_up", "args": {"order": request.order}, "id": "call_2"})
@@ -499,7 +499,7 @@ def _agent(
 
 
 class _Model(BaseChatModel):
-    """Asks for a payment, and for something else beside it; then says what came of them."""
+    """A model that asks for a payment and a look-up, and then reports their results."""
 
     order: str
 
@@ -523,7 +523,7 @@ class _Model(BaseChatModel):
 
 
 def _function(request: Request, saver: DurableSaver, pay: Any, args: Any, retry: RetryPolicy | None) -> Graph:
-    """The functional API: the effect is a task's."""
+    """Return a workflow of the functional API whose task calls the effect."""
     made: Any
     if request.asynchronous:
 

@@ -1,7 +1,7 @@
 """The kill matrix: an effect whose process dies at each boundary, in each kind of run, resumed in each way.
 
-In every cell the vendor's count is one, with what was paid known to the graph; or a human is asked, whose answer makes
-it so. `python -m tests.acceptance.kill_matrix` (`make torture`) runs all of it and prints it as a table.
+In every cell the vendor has one payment, and the graph knows it; or a human is asked, after whose answer it is so.
+`python -m tests.acceptance.kill_matrix` (`make torture`) runs all cells and prints them as a table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HELD = {
     "vendor, committed": "after commit",
 }
 
-# The order in which a run comes by them.
+# In the order in which a run passes them.
 POINTS = (
     "before asking put",
     "after asking put",
@@ -59,12 +59,12 @@ RESUMES = (
     "None, resolve",  # EffectUnknownError, decided out of band, invoke(None)
     "None, human",  # asked by interrupt, Command(resume)
     "None, verify, killed again",  # as its outcome is recorded
-    "None, human, killed again",  # as the answer, or the outcome of what it decides, is recorded
+    "None, human, killed again",  # as the answer, or its decision's outcome, is recorded
     "same input",  # the input again, and the vendor is asked
     "same input, human",
-    "retry policy",  # EffectInFlightError and EffectUnknownError, tried again by the node's retry policy
-    "beside, killed",  # another process comes while the first stands still, which is killed then
-    "beside, goes on",  # another process comes while the first stands still, which goes on then
+    "retry policy",  # EffectInFlightError and EffectUnknownError, retried by the node's retry policy
+    "beside, killed",  # another process runs while the first is suspended, which is then killed
+    "beside, goes on",  # another process runs while the first is suspended, which then continues
 )
 
 
@@ -80,7 +80,7 @@ class Setting:
         return f"{self.kind}, {self.durability}, {self.identity}"
 
     def passes(self, point: str) -> bool:
-        """Tell whether such a run comes by a point."""
+        """Return whether such a run passes a point."""
         if point.endswith("issue"):
             return self.kind == "raw"
         return self.durability != "exit" or not point.endswith(("asking put", "writes put"))
@@ -133,17 +133,17 @@ class Cell:
 
     @property
     def asks_anew(self) -> bool:
-        """Whether the model is asked again after its first wish was met, so that a call-scoped effect is another one.
+        """Whether the model asks again after its first request was carried out: a call-scoped effect is a new one then.
 
-        A new message of the model's is a new wish, unless the fate of the first one is unknown: who wants the same
-        input to mean the same payment says so, by scope="thread" or key=.
+        A new message of the model is a new request, unless the end of the first one is unknown. If the same input is
+        to mean the same payment, the policy says so by scope="thread" or key=.
         """
         if self.setting.identity != "call":
             return False
         at = POINTS.index(self.point)
         if self.resume.startswith("same input"):
             return at >= _COMPLETED
-        # Both processes ask the model, before either has stored what it said.
+        # Both processes ask the model before either has stored its message.
         return self.resume == "beside, goes on" and self.point == "before asking put"
 
 
@@ -154,16 +154,16 @@ def cells() -> Iterator[Cell]:
 
 
 def sample() -> list[Cell]:
-    """Return some of the cells, the same ones each time; each point, resume and setting is in several of them."""
+    """Return some cells, the same ones each time; each point, resume and setting is in several of them."""
     return random.Random(0).sample(list(cells()), 128)
 
 
-class Fault(Exception):  # noqa: N818 (a name of the story)
-    """What must not be."""
+class CellFailedError(Exception):
+    """A cell ended as it must not."""
 
 
 class Case:
-    """A cell, as it is run."""
+    """One run of a cell."""
 
     def __init__(self, cell: Cell, conninfo: str, saver: DurableSaver, vendor: Vendor) -> None:
         self.cell = cell
@@ -187,16 +187,16 @@ class Case:
         )
 
     def run(self) -> str:
-        """Run the cell; return how it ended, in a word or two.
+        """Run the cell, and return in a word or two how it ended.
 
         Raises:
-            Fault: It ended as it must not.
+            CellFailedError: It ended as it must not.
         """
         if self.cell.resume.startswith("beside"):
             self._run_beside()
         else:
             self._kill_first()
-            self._expect_no_payment_before_its_time()
+            self._expect_no_early_payment()
             self._resume()
         self._expect_once()
         return ", ".join(dict.fromkeys(self.notes)) or "one"
@@ -216,17 +216,17 @@ class Case:
             worker.die()
 
     def _release(self) -> None:
-        """Let the vendor go on with a request whose client is dead."""
+        """Let the vendor continue a request whose client is dead."""
         self.vendor.release(self.order, commit=self.cell.point != "vendor, dropped")
         if self.cell.point == "vendor, late commit":
             deadline = time.monotonic() + 30
             while not self.vendor.payments(self.order):
                 self._expect(time.monotonic() < deadline, "the vendor does not commit")
 
-    def _expect_no_payment_before_its_time(self) -> None:
+    def _expect_no_early_payment(self) -> None:
         point, count = self.cell.point, len(self.vendor.payments(self.order))
         if point.endswith("asking put") and self.cell.setting.durability == "async":
-            # The put is another thread's or task's, so the tool races the kill: but it waits for the put.
+            # Another thread or task puts the checkpoint, so the tool races the kill; but it waits for the put.
             if point.startswith("before") and self.cell.setting.identity == "call":
                 self._expect(
                     not list(self.log.list(thread_id=self.order)),
@@ -239,7 +239,7 @@ class Case:
     # --- the next ones ---
 
     def _go(self, request: Request) -> tuple[str, Any]:
-        """Run a worker to its end; with the input, if nothing is stored that could be gone on from."""
+        """Run a worker to its end; with the input, if nothing is stored to continue from."""
         if not request.input and self._has_nothing():
             request = replace(request, input=True)
         with started(run, request) as worker:
@@ -248,7 +248,7 @@ class Case:
         return end  # type: ignore[no-any-return]
 
     def _go_on_again(self, request: Request) -> tuple[str, Any]:
-        """Run a worker that dies if it records an outcome, and one more."""
+        """Run a worker that dies if it records an outcome, and then another one."""
         if not request.input and self._has_nothing():
             request = replace(request, input=True)
         with started(run, replace(request, point="after complete")) as worker:
@@ -262,7 +262,7 @@ class Case:
         resume = self.cell.resume
         onwards = replace(self.request, input=resume.startswith("same input"))
         if resume == "retry policy":
-            # Nothing is waited for: what is in flight, and a vendor that is away, are left to the node's policy.
+            # The log does not wait: effects in flight, and a vendor that is away, are left to the node's policy.
             onwards = replace(onwards, retry=True, wait=0.0, flaky=True)
         again = resume == "None, verify, killed again"
         end, said = self._go_on_again(onwards) if again else self._go(onwards)
@@ -284,7 +284,7 @@ class Case:
 
     def _run_beside(self) -> None:
         point, goes_on = self.cell.point, self.cell.resume == "beside, goes on"
-        # The first one lives: no load of the machine may make it look dead.
+        # The first one is alive, so its lease must outlast a slow machine.
         self.request = first_request = replace(self.request, lease=2.0)
         if point in HELD:
             self.vendor.set_rules(self.order, Rules(hold=HELD[point]))  # type: ignore[arg-type]
@@ -320,7 +320,7 @@ class Case:
 
     def _go_on(self, first: Worker) -> None:
         if self.cell.point in HELD:
-            # A vendor that drops a request answers so, which leaves the client as wise as before.
+            # A vendor that drops a request says so, and the client still does not know its fate.
             self.vendor.release(self.order, commit=self.cell.point != "vendor, dropped")
         else:
             first.say()
@@ -330,7 +330,7 @@ class Case:
             return
         self._expect_finished(*end)
 
-    # --- what must be ---
+    # --- expectations ---
 
     def _expect_finished(self, end: str, said: Any) -> None:
         self._expect(end == "finished", f"{end}: {said}")
@@ -341,34 +341,34 @@ class Case:
         count, effects = len(self.vendor.payments(self.order)), list(self.log.list(thread_id=self.order))
         self._expect(not self.log.pending(self.order), "a decision is still asked for")
         states = Counter(found.state for found in effects)
-        # Beside the one that was done there may be one that was found not to have happened.
+        # Beside the completed one there may be one that was found not to have happened.
         self._expect(set(states) <= {"completed", "failed"} and states["completed"] > 0, f"{dict(states)}")
         if (
             count == 2
             and self.cell.asks_anew
             and len({found.message_id or found.task_id for found in effects}) == 2
         ):
-            self.notes.append("asked for anew")
+            self.notes.append("requested anew")
             return
         self._expect(count == 1, f"paid {count} times")
 
     def _expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
-            raise Fault(f"{self.cell} ({self.order}): {otherwise}")
+            raise CellFailedError(f"{self.cell} ({self.order}): {otherwise}")
 
 
 def run_cell(cell: Cell, conninfo: str, saver: DurableSaver, vendor: Vendor) -> str:
     return Case(cell, conninfo, saver, vendor).run()
 
 
-# --- the whole of it ---
+# --- the whole matrix ---
 
 
 def _attempt(cell: Cell, conninfo: str, saver: DurableSaver, vendor: Vendor) -> tuple[Cell, str, str | None]:
     try:
         return cell, run_cell(cell, conninfo, saver, vendor), None
     except Exception as exc:
-        fault = str(exc) if isinstance(exc, Fault) else f"{cell}: {exc!r}"
+        fault = str(exc) if isinstance(exc, CellFailedError) else f"{cell}: {exc!r}"
         return cell, "FAULT", fault
 
 
@@ -380,7 +380,7 @@ def table(results: Sequence[tuple[Cell, str]]) -> str:
     heads = ["setting", "killed", *RESUMES]
     lines = [heads]
     for (setting, point), ends in rows.items():
-        # Both kinds of graph, as one where they agree.
+        # Sync and async graphs, in one word if they agree.
         columns = [" / ".join(ends[resume]) for resume in RESUMES]
         lines.append([setting, point, *columns])
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]

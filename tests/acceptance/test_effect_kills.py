@@ -1,6 +1,6 @@
-"""Effects, and processes that die, stop and race: a sample of the kill matrix, and what does not fit into it.
+"""Effects whose processes die, stop or race: a sample of the kill matrix, and cases outside of it.
 
-All of the matrix: `make torture`.
+`make torture` runs the whole matrix.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.acceptance.effect_workers import CENTS, Request, context, race, run, 
 from tests.acceptance.kill_matrix import POINTS, RESUMES, SETTINGS, Cell, run_cell, sample
 from tests.acceptance.test_kills import wait_until
 from tests.conftest import Databases
-from tests.vendor import PaymentRefused, Rules, Vendor, running_vendor
+from tests.vendor import PaymentRefusedError, Rules, Vendor, running_vendor
 
 ORDER = "order"
 
 
 @pytest.fixture(scope="module")
-def everyones_vendor() -> Iterator[Vendor]:
+def shared_vendor() -> Iterator[Vendor]:
     with running_vendor() as vendor:
         yield vendor
 
@@ -65,15 +65,15 @@ def finish(request: Request) -> Any:
 
 
 @pytest.fixture(scope="module")
-def everyones_saver(databases: Databases, template: str) -> Iterator[tuple[str, DurableSaver]]:
-    """A database for all cells: each has a thread of its own."""
+def shared_saver(databases: Databases, template: str) -> Iterator[tuple[str, DurableSaver]]:
+    """A database for all cells: each has a separate thread."""
     name = databases.create(template)
     with DurableSaver.from_conn_string(databases.conninfo(name)) as saver:
         yield databases.conninfo(name), saver
     databases.drop(name)
 
 
-def test_the_sample_has_something_of_everything() -> None:
+def test_the_sample_covers_each_point_resume_and_setting() -> None:
     chosen = sample()
     assert {cell.point for cell in chosen} == set(POINTS)
     assert {cell.resume for cell in chosen} == set(RESUMES)
@@ -86,10 +86,10 @@ CELLS = [pytest.param(cell, marks=[pytest.mark.context] * cell.needs_context) fo
 
 @pytest.mark.parametrize("cell", CELLS, ids=[str(cell) for cell in sample()])
 def test_a_killed_effect_happens_once(
-    cell: Cell, everyones_saver: tuple[str, DurableSaver], everyones_vendor: Vendor
+    cell: Cell, shared_saver: tuple[str, DurableSaver], shared_vendor: Vendor
 ) -> None:
-    conninfo, saver = everyones_saver
-    run_cell(cell, conninfo, saver, everyones_vendor)
+    conninfo, saver = shared_saver
+    run_cell(cell, conninfo, saver, shared_vendor)
 
 
 @pytest.mark.parametrize("kind", ["tool", pytest.param("node", marks=pytest.mark.context)])
@@ -106,14 +106,14 @@ def test_exit_durability_is_refused_without_a_key(
 # --- vendors ---
 
 
-def test_a_definite_failure_gets_another_key_for_the_vendor(
+def test_a_definite_failure_changes_the_idempotency_key(
     request_to_pay: Request, vendor: Vendor, log: EffectLog
 ) -> None:
     vendor.set_rules(ORDER, Rules(errors=1))
-    request = replace(request_to_pay, failed_on=(PaymentRefused,))
-    assert finish(request)[0] == "PaymentRefused"
+    request = replace(request_to_pay, failed_on=(PaymentRefusedError,))
+    assert finish(request)[0] == "PaymentRefusedError"
 
-    # The vendor would answer the first key with its refusal for ever.
+    # The vendor would answer the first key with its saved refusal every time.
     assert finish(replace(request, input=False))[0] == "finished"
 
     [payment] = vendor.payments(ORDER)
@@ -121,22 +121,20 @@ def test_a_definite_failure_gets_another_key_for_the_vendor(
     assert (done.state, done.generation, done.idempotency_key) == ("completed", 1, payment["key"])
 
 
-def test_an_unknown_end_keeps_the_key_and_so_the_saved_error(
+def test_an_unknown_end_keeps_the_idempotency_key(
     request_to_pay: Request, vendor: Vendor, log: EffectLog
 ) -> None:
     vendor.set_rules(ORDER, Rules(errors=1))
     request = replace(request_to_pay, verify=False, on_unknown="retry")
     for input_ in (True, False):
-        assert finish(replace(request, input=input_))[0] == "PaymentRefused"
+        assert finish(replace(request, input=input_))[0] == "PaymentRefusedError"
 
     assert vendor.payments(ORDER) == []
     [unknown] = log.pending()
     assert (unknown.state, unknown.generation, unknown.attempts) == ("unknown", 0, 2)
 
 
-def test_a_key_that_the_vendor_may_have_forgotten_is_not_sent_again(
-    request_to_pay: Request, vendor: Vendor
-) -> None:
+def test_a_key_past_its_window_is_not_sent_again(request_to_pay: Request, vendor: Vendor) -> None:
     request = replace(request_to_pay, verify=False, on_unknown="retry", idempotency_window=0.0)
     with started(run, replace(request, point="after response")) as worker:
         worker.die()
@@ -151,7 +149,7 @@ def test_a_key_that_the_vendor_may_have_forgotten_is_not_sent_again(
     assert vendor.payments(ORDER) == [payment]
 
 
-def test_a_vendor_that_ignores_keys_is_asked_first(request_to_pay: Request, vendor: Vendor) -> None:
+def test_an_unknown_effect_is_verified_before_it_is_retried(request_to_pay: Request, vendor: Vendor) -> None:
     vendor.set_rules(ORDER, Rules(keys="ignore"))
     with started(run, replace(request_to_pay, point="after response")) as worker:
         worker.die()
@@ -161,7 +159,7 @@ def test_a_vendor_that_ignores_keys_is_asked_first(request_to_pay: Request, vend
     assert len(vendor.payments(ORDER)) == 1
 
 
-def test_not_happened_is_believed_only_when_it_has_settled(request_to_pay: Request, vendor: Vendor) -> None:
+def test_not_happened_is_believed_only_after_the_delay(request_to_pay: Request, vendor: Vendor) -> None:
     request = replace(request_to_pay, settle=4.0)
     vendor.set_rules(ORDER, Rules(hold="before commit"))
     with started(run, request) as worker:
@@ -171,7 +169,7 @@ def test_not_happened_is_believed_only_when_it_has_settled(request_to_pay: Reque
         while (said := worker.hear()) == ("waits", "issued"):
             pass
         assert said == ("looked", 0)
-        vendor.release(ORDER)  # only now what the dead client sent takes place
+        vendor.release(ORDER)  # only now the dead client's request is carried out
         assert worker.finish()[0] == "finished"
 
     assert len(vendor.payments(ORDER)) == 1
@@ -194,7 +192,7 @@ def test_sixteen_processes_at_once_pay_once(conninfo: str, vendor: Vendor, log: 
     assert [(found.state, found.attempts) for found in log.list()] == [("completed", 1)] * 20
 
 
-def test_the_late_owner_is_believed_if_nobody_moved_the_fence(
+def test_a_late_owner_is_believed_if_its_fence_is_current(
     request_to_pay: Request, vendor: Vendor, log: EffectLog
 ) -> None:
     request = replace(request_to_pay, verify=False, lease=0.5)
@@ -224,7 +222,7 @@ def _abandon(request: Request, log: EffectLog) -> None:
 
 
 @pytest.mark.parametrize(("move", "state"), [(_take_over, "completed"), (_abandon, "abandoned")])
-def test_the_late_owner_is_refused_if_somebody_moved_the_fence(
+def test_a_late_owner_is_refused_if_the_fence_has_risen(
     request_to_pay: Request,
     vendor: Vendor,
     log: EffectLog,
@@ -250,10 +248,10 @@ def test_the_late_owner_is_refused_if_somebody_moved_the_fence(
 
 
 @pytest.mark.parametrize("on_unknown", ["raise", "retry"])
-def test_who_stood_still_before_it_sent_anything_looks_again(
+def test_a_worker_suspended_before_its_body_claims_again(
     request_to_pay: Request, vendor: Vendor, log: EffectLog, on_unknown: Literal["raise", "retry"]
 ) -> None:
-    """A lease that ended before the body began is no leave to send: another has been told that nothing happened."""
+    """If the lease ended before the body began, another worker may have verified that nothing happened."""
     vendor.set_rules(ORDER, Rules(keys="ignore"))
     request = replace(request_to_pay, verify=on_unknown == "raise", on_unknown=on_unknown, lease=0.5)
     with started(run, replace(request, point="after claim", on_point="stand still")) as worker:
@@ -267,7 +265,7 @@ def test_who_stood_still_before_it_sent_anything_looks_again(
     assert [found.state for found in log.list()] == ["completed"]
 
 
-def test_who_stood_still_and_was_not_missed_goes_on(
+def test_a_suspended_worker_continues_if_no_other_took_over(
     request_to_pay: Request, vendor: Vendor, log: EffectLog
 ) -> None:
     request = replace(request_to_pay, verify=False, lease=0.5)
@@ -284,8 +282,10 @@ def test_who_stood_still_and_was_not_missed_goes_on(
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_clocks_an_hour_off(request_to_pay: Request, vendor: Vendor, log: EffectLog, hours: int) -> None:
-    """Nobody takes a live owner for dead, nor a dead one for alive, whatever the workers' clocks say."""
+def test_workers_clocks_do_not_matter(
+    request_to_pay: Request, vendor: Vendor, log: EffectLog, hours: int
+) -> None:
+    """A live owner is not treated as dead, nor a dead one as alive, if the workers' clocks are an hour off."""
     off = 3600.0 * hours
     request = replace(request_to_pay, lease=1.5, clock=-off)
     again = replace(request, input=False, clock=off)
@@ -293,7 +293,7 @@ def test_clocks_an_hour_off(request_to_pay: Request, vendor: Vendor, log: Effect
         assert worker.hear() == ("reached", "after response")
         assert finish(replace(again, wait=0.3))[0] == "EffectInFlightError"
         worker.kill()
-    assert finish(replace(again, wait=10))[0] == "finished"  # after the lease, and no hour later
+    assert finish(replace(again, wait=10))[0] == "finished"  # after the lease, not an hour later
     [done] = log.list()
     assert (done.state, done.source) == ("completed", "verified")
     assert len(vendor.payments(ORDER)) == 1
@@ -348,7 +348,7 @@ async def test_a_tool_that_blocks_its_loop_for_three_leases_keeps_its_lease(
 
     @effect(lease=lease)
     async def pay(order: str) -> str:
-        """Pay, in the way of an async function that is none."""
+        """Pay, blocking the loop."""
         until = time.monotonic() + 3 * lease.total_seconds()
         while time.monotonic() < until:
             assert log.pending() == []
@@ -362,23 +362,23 @@ async def test_a_tool_that_blocks_its_loop_for_three_leases_keeps_its_lease(
     assert [event.to_state for event in log.history(done.effect_id)] == ["issued", "completed"]
 
 
-# --- twins ---
+# --- possible duplicates ---
 
 
-def test_the_same_input_waits_for_an_owner_that_may_be_dead(
+def test_a_repeated_input_waits_for_an_owner_that_may_be_dead(
     request_to_pay: Request, vendor: Vendor, log: EffectLog
 ) -> None:
     with started(run, replace(request_to_pay, point="after response", lease=2.0)) as worker:
         worker.die()
 
-    # The model asks anew, under another key, while the dead one's lease is still alive.
+    # The model asks again, under another key, before the lease of the dead owner has ended.
     assert finish(request_to_pay)[0] == "finished"
 
     assert len(vendor.payments(ORDER)) == 1
     assert [found.source for found in log.list()] == ["verified", "verified"]
 
 
-def test_calls_of_one_message_are_no_twins(saver: DurableSaver, vendor: Vendor) -> None:
+def test_calls_of_one_message_are_not_duplicates(saver: DurableSaver, vendor: Vendor) -> None:
     lost = [True]
 
     def look(record: EffectRecord) -> Happened | NotHappened:
@@ -403,8 +403,8 @@ def test_calls_of_one_message_are_no_twins(saver: DurableSaver, vendor: Vendor) 
     assert len(vendor.payments(ORDER)) == 2
 
 
-async def test_what_this_process_does_itself_is_not_waited_for(saver: DurableSaver, vendor: Vendor) -> None:
-    """Two agents in parallel subgraphs ask for the same thing: both mean it."""
+async def test_a_call_does_not_wait_for_its_own_process(saver: DurableSaver, vendor: Vendor) -> None:
+    """Two agents in parallel subgraphs ask for the same: both calls are intended."""
     together = threading.Barrier(2)
 
     @effect(wait_timeout=0)

@@ -1,4 +1,4 @@
-"""What humans are asked about effects, and what their answers do."""
+"""Questions to humans about effects, and the effect of their answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.acceptance.graphs import Graph
 pytestmark = pytest.mark.context
 
 
-async def test_a_question_of_ours_does_not_shift_the_tools_own(
+async def test_a_question_about_an_effect_does_not_shift_the_tools_answers(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     def remind(text: str) -> Any:
@@ -67,7 +67,7 @@ async def test_a_question_of_ours_does_not_shift_the_tools_own(
         ("abandon", ["a"], ""),
     ],
 )
-async def test_what_a_human_decides(
+async def test_each_decision_of_a_human_is_carried_out(
     saver: DurableSaver, drive: Drive, world: World, decision: str, done: list[str], says: str
 ) -> None:
     world.trouble = [TimeoutError()]
@@ -125,7 +125,9 @@ async def test_malformed_answers_are_asked_again(
     assert world.done == ["a"]
 
 
-async def test_an_answer_that_names_another_effect(saver: DurableSaver, drive: Drive, world: World) -> None:
+async def test_an_answer_decides_the_effect_that_it_names(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
     def remind(text: str) -> Any:
         world(text)
         raise TimeoutError
@@ -157,7 +159,7 @@ async def test_an_answer_that_names_another_effect(saver: DurableSaver, drive: D
     assert len(set(world.done)) == len(world.done), "none of them twice"
 
 
-async def test_decided_elsewhere_while_the_graph_waits(
+async def test_a_graph_continues_after_a_decision_out_of_band(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     world.trouble = [TimeoutError()]
@@ -172,7 +174,7 @@ async def test_decided_elsewhere_while_the_graph_waits(
     assert world.done == ["a"]
 
 
-async def test_decided_elsewhere_before_the_tools_own_questions(
+async def test_a_decision_out_of_band_leaves_the_tools_answers_in_place(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
     def remind(text: str) -> Any:
@@ -192,7 +194,7 @@ async def test_decided_elsewhere_before_the_tools_own_questions(
 
 
 async def asked_again(saver: DurableSaver, drive: Drive, world: World) -> tuple[Graph, Any]:
-    """A graph that asks about a second attempt, which a human's "retry" allowed; and that first answer."""
+    """Return a graph that asks about a second attempt, after a human's "retry", and that first answer."""
     world.trouble = [TimeoutError(), TimeoutError()]
     graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
     with pytest.raises(TimeoutError):
@@ -206,7 +208,7 @@ async def asked_again(saver: DurableSaver, drive: Drive, world: World) -> tuple[
 
 
 async def test_one_retry_allows_one(saver: DurableSaver, drive: Drive, world: World) -> None:
-    """LangGraph hands the last answer out again when a failed run goes on."""
+    """LangGraph hands out the last answer again when a failed run continues."""
     graph, _ = await asked_again(saver, drive, world)
     for _ in range(2):
         await drive.invoke(graph, None, thread())
@@ -219,10 +221,10 @@ async def test_one_retry_allows_one(saver: DurableSaver, drive: Drive, world: Wo
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_an_answer_that_is_sent_twice(
+async def test_a_repeated_answer_does_not_decide_the_next_attempt(
     saver: DurableSaver, drive: Drive, world: World, by_id: bool
 ) -> None:
-    """A page that sends the last answer again has not been told of another attempt."""
+    """A client that sends the last answer again does not know about another attempt."""
     graph, retry = await asked_again(saver, drive, world)
     await drive.invoke(graph, None, thread())
     for _ in range(2):
@@ -238,10 +240,10 @@ async def test_an_answer_that_is_sent_twice(
     assert told(await drive.invoke(graph, Command(resume=other), thread())) == ["it did"]
 
 
-async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_again(
+async def test_an_answer_that_could_not_be_stored_counts_when_repeated(
     saver: DurableSaver, drive: Drive, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is remembered together with what it decides: a crash between the two would have it refused."""
+    """An answer is noted in the same statement as its decision: a crash between the two would refuse the answer."""
     world.trouble = [TimeoutError()]
     graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], calls(("remind", "a", "1")))
     with pytest.raises(TimeoutError):
@@ -272,10 +274,10 @@ async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_agai
     assert world.done == ["a", "a"]
 
 
-async def test_a_question_before_the_bodys_own_answer(
+async def test_a_question_about_an_effect_keeps_the_bodys_answer(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
-    """The body waited after it had begun, and the vendor cannot tell: the effect's answer is not the body's."""
+    """The body waited after it began, and the vendor does not know: the answer about the effect is not the body's."""
 
     def remind(text: str) -> Any:
         return world(f"{text} {interrupt('first?')} {interrupt('second?')}")
@@ -306,10 +308,10 @@ async def test_a_question_before_the_bodys_own_answer(
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_questions_beside_each_other_in_one_task(
+async def test_parallel_questions_in_one_task_get_their_answers(
     saver: DurableSaver, drive: Drive, world: World, by_id: bool
 ) -> None:
-    """Each effect gets its own answer, and a tool that asks for itself gets its own, in whatever order they run."""
+    """Each effect and each tool that asks gets its answer, in whatever order they run."""
 
     def lose(text: str) -> Any:
         world(text)
@@ -347,7 +349,7 @@ async def test_questions_beside_each_other_in_one_task(
 
 
 @pytest.mark.parametrize("decision", ["replay", "new"])
-async def test_a_fork_that_a_human_decides(
+async def test_a_decision_about_a_fork_replays_or_runs_anew(
     saver: DurableSaver, drive: Drive, world: World, decision: str
 ) -> None:
     def remind(text: str) -> Any:
@@ -377,11 +379,11 @@ async def test_a_fork_that_a_human_decides(
         assert world.done == ["a yes"]
 
 
-# --- twins ---
+# --- possible duplicates ---
 
 
 @pytest.mark.parametrize("decision", ["happened", "retry"])
-async def test_a_twin_that_a_human_decides(
+async def test_a_decision_on_a_duplicate_applies_to_both_calls(
     saver: DurableSaver, drive: Drive, world: World, decision: str
 ) -> None:
     def remind(text: str) -> Any:
@@ -406,8 +408,10 @@ async def test_a_twin_that_a_human_decides(
     assert world.done == ["a", "a one two"]
 
 
-async def test_a_twin_that_a_human_declares_failed(saver: DurableSaver, drive: Drive, world: World) -> None:
-    """The call that asked for it again fails too, however often it is run."""
+async def test_a_duplicate_declared_failed_is_not_run_by_either_call(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """The second call fails too, however often it is run."""
     world.trouble = [TimeoutError("no answer")]
     script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
     graph = agent(saver, [made(drive, remind(world), on_unknown="ask")], *script, errors=(TimeoutError,))

@@ -1,4 +1,4 @@
-"""Effects are on disk when they are said to be recorded, also where synchronous_commit is off: the server crashes."""
+"""Recorded effects survive a crash of the server, also if synchronous_commit is off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = "langgraph_durable"
 
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[EmbeddedPostgres]:
-    """A server that flushes nothing which nobody asks it to flush."""
+    """A server that flushes only what a commit asks it to flush."""
     settings = {"autovacuum": "off", "checkpoint_timeout": "1h", "restart_after_crash": "on"}
     with embedded.start(settings=settings) as server:
         yield server
@@ -46,7 +46,7 @@ def lazy(crashing: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator
 
 @contextmanager
 def crash(conninfo: str) -> Iterator[None]:
-    """Crash the server at the block's end, with whatever commits in the block are not flushed by whoever commits."""
+    """Crash the server at the block's end; commits in the block that were not flushed are lost."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
         row = connection.execute(
@@ -107,7 +107,7 @@ async def in_a_transaction(log: Log) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-async def test_an_effect_outlives_a_crash_of_the_server(
+async def test_an_effect_survives_a_crash_of_the_server(
     lazy: str, drive: Driver, act: Callable[[Log], Any], state: str
 ) -> None:
     async with DurableSaver.from_conn_string(lazy) as saver:
@@ -121,7 +121,7 @@ async def test_an_effect_outlives_a_crash_of_the_server(
                 assert connection.execute("SELECT seat FROM seats").fetchall() == [("12a",)]
 
 
-async def test_an_effect_that_goes_on_while_the_server_crashes(lazy: str, drive: Driver) -> None:
+async def test_an_effect_in_flight_survives_a_crash_of_the_server(lazy: str, drive: Driver) -> None:
     async with DurableSaver.from_conn_string(lazy) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
         await log.list()
@@ -146,7 +146,7 @@ async def test_checkpoints_keep_the_servers_setting(lazy: str, drive: Driver) ->
 
 
 @pytest.mark.parametrize("setting", ["off", "local", "remote_write", "on", "remote_apply"])
-async def test_only_what_is_off_is_raised(conninfo: str, drive: Driver, setting: str) -> None:
+async def test_only_synchronous_commit_off_is_changed(conninfo: str, drive: Driver, setting: str) -> None:
     name = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(
@@ -156,7 +156,7 @@ async def test_only_what_is_off_is_raised(conninfo: str, drive: Driver, setting:
         )
     async with DurableSaver.from_conn_string(conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")
-        for _ in range(2):  # the connection is given back as it was
+        for _ in range(2):  # the connection is returned unchanged
             async with log.transaction(key=str(_)) as (execute, e):
                 shown = await execute("SHOW synchronous_commit")
                 row = shown.fetchone() if drive.kind == "sync" else await shown.fetchone()

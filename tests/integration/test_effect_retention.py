@@ -1,4 +1,4 @@
-"""Effects, where threads are deleted, copied, pruned and swept; and on the command line."""
+"""Effects of threads that are deleted, copied and pruned; and on the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.samples import Driver, Observer
 
 
 class Payments:
-    """A graph whose tool pays, and what became of its calls."""
+    """A graph whose tool pays, and the payments it made."""
 
     def __init__(self, saver: DurableSaver) -> None:
         self.saver = saver
@@ -90,7 +90,7 @@ async def test_a_thread_is_not_deleted_under_an_unresolved_effect(payments: Paym
     assert payments.saver.get(config_for("a")) is None
 
 
-async def test_a_deleted_thread_keeps_only_that_its_effects_took_place(
+async def test_a_deleted_thread_keeps_effect_records_without_payloads(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
     payments.start("a")
@@ -106,7 +106,7 @@ async def test_a_deleted_thread_keeps_only_that_its_effects_took_place(
     assert payments.paid == ["secret 7", "secret 7"]
 
 
-async def test_no_error_or_note_outlives_what_it_may_quote(
+async def test_errors_and_notes_expire_with_the_arguments_they_may_quote(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
     history = "SELECT count(*), count(reason), string_agg(reason, ' ') FROM langgraph_durable.effect_events"
@@ -123,7 +123,7 @@ async def test_no_error_or_note_outlives_what_it_may_quote(
     assert observer.rows(history) == [(events, 0, None)]
 
 
-async def test_force_deletes_a_thread_all_the_same(payments: Payments, drive: Driver) -> None:
+async def test_force_deletes_a_thread_with_unresolved_effects(payments: Payments, drive: Driver) -> None:
     waiting = payments.break_off("a")
     await drive(payments.saver, "delete_thread", "a", force=True)
     report = payments.saver.prune_all(keep_last=1)
@@ -132,7 +132,7 @@ async def test_force_deletes_a_thread_all_the_same(payments: Payments, drive: Dr
     assert record.effect_id == waiting
 
 
-async def test_what_ends_after_its_thread_was_deleted_leaves_nothing(
+async def test_an_effect_that_ends_after_its_thread_was_deleted_stores_no_payload(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
     payments.meanwhile = lambda: payments.saver.delete_thread("a", force=True)
@@ -172,9 +172,7 @@ async def test_a_copy_of_an_unresolved_effect_is_unknown(payments: Payments, dri
     assert source.idempotency_key == copied.idempotency_key, "the vendor knows them as one"
 
 
-async def test_what_failed_before_a_copy_is_tried_by_each_for_itself(
-    payments: Payments, drive: Driver
-) -> None:
+async def test_a_failed_effect_is_retried_separately_in_a_copy(payments: Payments, drive: Driver) -> None:
     payments.log.resolve(payments.break_off("a"), NotHappened())
     await drive(payments.saver, "copy_thread", "a", "b")
     keys = set()
@@ -185,7 +183,7 @@ async def test_what_failed_before_a_copy_is_tried_by_each_for_itself(
     assert len(keys) == 2, "the vendor would take both payments for one"
 
 
-async def test_a_copy_of_what_is_going_on_is_unknown(
+async def test_a_copy_of_an_effect_in_flight_is_unknown(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
     payments.break_off("a")
@@ -204,7 +202,7 @@ async def test_a_prune_spares_effects(payments: Payments, drive: Driver) -> None
     assert [e.state for e in payments.log.list(thread_id="a")] == ["completed", "completed"]
 
 
-async def test_sweep_drops_what_old_effects_held(
+async def test_prune_all_drops_the_payloads_of_old_effects(
     payments: Payments, drive: Driver, observer: Observer
 ) -> None:
     payments.start("a")
@@ -226,7 +224,7 @@ async def test_sweep_drops_what_old_effects_held(
     assert payments.paid == ["secret 7", "secret 7"]
 
 
-async def test_what_was_swept_of_a_failed_attempt_is_nothing_to_the_next(
+async def test_expired_payloads_of_a_failed_attempt_do_not_affect_the_next(
     payments: Payments, observer: Observer
 ) -> None:
     payments.log.resolve(payments.break_off("a"), NotHappened())
@@ -240,7 +238,7 @@ async def test_what_was_swept_of_a_failed_attempt_is_nothing_to_the_next(
     assert payments.paid == ["secret 7", "secret 7"]
 
 
-async def test_a_deleted_thread_takes_what_was_swept_along(payments: Payments, observer: Observer) -> None:
+async def test_an_expired_effect_is_forgotten_with_its_thread(payments: Payments, observer: Observer) -> None:
     payments.start("a")
     observer.rows("UPDATE langgraph_durable.effects SET ended_at = ended_at - interval '40 days'")
     payments.saver.prune_all(keep_last=10, effects_older_than=timedelta(days=30))
@@ -251,7 +249,9 @@ async def test_a_deleted_thread_takes_what_was_swept_along(payments: Payments, o
     assert payments.start("a") == "paid secret 7"
 
 
-def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_lists_shows_and_resolves(
+    payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(*arguments: str) -> str:
         status = main(["effects", *arguments, "--database", conninfo])
         told = capsys.readouterr()
@@ -282,7 +282,7 @@ def test_the_command_line(payments: Payments, conninfo: str, capsys: pytest.Capt
     assert waiting in run("list", "--state", "completed")
 
 
-def test_the_command_line_shows_whatever_was_stored(
+def test_the_command_line_escapes_unprintable_text(
     saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = saver.effects
@@ -302,7 +302,7 @@ def test_the_command_line_shows_whatever_was_stored(
         }
 
 
-def test_a_user_without_an_account_decides_too(
+def test_a_user_without_an_account_can_decide(
     payments: Payments, conninfo: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = payments.break_off("a")

@@ -43,7 +43,7 @@ workers = st.sampled_from(["one", "two"])
 
 
 class Seen(NamedTuple):
-    """An effect as it is stored, without what only tells of time."""
+    """An effect as it is stored, without its times."""
 
     state: State
     previous: State | None
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class Effects(RuleBasedStateMachine):
-    """One effect, two workers, and whoever decides."""
+    """One effect, two workers, and a decider."""
 
     db: BlockingDatabase
     connection: psycopg.Connection[Any]
@@ -158,7 +158,7 @@ class Effects(RuleBasedStateMachine):
             row = self.held[worker][-1]
             run_sync(ops.renew_leases(self.db, [(row.effect_id, row.fence, LEASE)]))
 
-    # --- time, and whoever decides ---
+    # --- time and decisions ---
 
     @precondition(lambda self: self.state_in("claimed", "issued"))
     @rule()
@@ -173,7 +173,7 @@ class Effects(RuleBasedStateMachine):
     def expire(self, worker: str) -> None:
         before, ended = self.look(), self.lease_ended()
         assert before is not None
-        outcome = Outcome("unknown", error="no sign of life")
+        outcome = Outcome("unknown", error="lease expired")
         moved = run_sync(
             ops.move_effect(self.db, self.effect_id, Transition(outcome, ["issued"], worker, expired=True))
         )
@@ -353,7 +353,7 @@ def machine(databases: Databases, template: str) -> Iterator[Callable[[int], Non
     databases.drop(name)
 
 
-def test_the_law(machine: Callable[[int], None]) -> None:
+def test_effects_keep_the_law(machine: Callable[[int], None]) -> None:
     machine(EXAMPLES)
 
 
@@ -364,35 +364,35 @@ def changed(statement: Statement, old: str, new: str) -> Statement:
 
 
 MUTANTS = {
-    "the end of a lease is leave to try again": (
+    "an expired lease allows a retry": (
         "CLAIM",
         {
             "OR state IN ('completed', 'issued',": "OR state IN ('completed',",
             "WHEN 'claimed' THEN e.lease_until": "WHEN 'issued' THEN true WHEN 'claimed' THEN e.lease_until",
         },
     ),
-    "what is unknown may be claimed": (
+    "an unknown effect may be claimed": (
         "CLAIM",
         {
             "'issued', 'unknown', 'abandoned'": "'issued', 'abandoned'",
             "WHEN 'failed' THEN true": "WHEN 'unknown' THEN true WHEN 'failed' THEN true",
         },
     ),
-    "what waited after it was issued runs again unasked": (
+    "an effect suspended after it was issued runs again": (
         "CLAIM",
         {
             "AND NOT %(resumes)s::bool": "AND NOT true",
             "OR %(resumes)s::bool": "OR true",
         },
     ),
-    "a claim leaves the fence": ("CLAIM", {"fence = e.fence + 1": "fence = e.fence"}),
-    "a claim is not told": ("CLAIM", {"FROM claimed WHERE CASE": "FROM claimed WHERE false AND CASE"}),
-    "anyone may report": ("MOVE", {"OR fence = %(fence)s::bigint": "OR %(fence)s::bigint > 0"}),
+    "a claim does not raise the fence": ("CLAIM", {"fence = e.fence + 1": "fence = e.fence"}),
+    "a claim adds no event": ("CLAIM", {"FROM claimed WHERE CASE": "FROM claimed WHERE false AND CASE"}),
+    "any fence may report": ("MOVE", {"OR fence = %(fence)s::bigint": "OR %(fence)s::bigint > 0"}),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_law_catches(
+def test_the_law_catches_a_broken_statement(
     machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     name, changes = MUTANTS[mutant]
