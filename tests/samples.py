@@ -24,7 +24,7 @@ from langgraph_durable import DurableSaver
 
 WRITES: Sequence[tuple[str, Any]] = [("messages", "first"), ("messages", {"second": [2]})]
 LARGE = list(range(100))
-"""A value that is stored in a row of its own."""
+"""A value that is stored in a separate row."""
 
 _DEADLINE = 30.0
 
@@ -119,7 +119,7 @@ async def await_until(condition: Callable[[], Any], what: str) -> None:
 
 
 class Observer:
-    """Watches, and troubles, the other connections to a database over one of its own."""
+    """Watches, and troubles, the other connections to a database over a separate connection."""
 
     def __init__(self, conninfo: str) -> None:
         self.connection = psycopg.connect(conninfo, autocommit=True, application_name="observer")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _pauses: set[object] = set()
-"""One object for each pause that is under way."""
+"""One object for each running pause."""
 
 
 def _resume_in_child() -> None:

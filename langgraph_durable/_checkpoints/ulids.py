@@ -22,7 +22,7 @@ def derive_ulid(checkpoint_id: str) -> uuid.UUID | None:
 
         | milliseconds 48 | ticks within them 14 | clock sequence 14 | node 48 | 0000 |
 
-    The spare bits are the lowest, so the successor of a derived ULID (plus one, in SQL) is no other id's place.
+    The spare bits are the lowest, so the successor of a derived ULID (plus one, in SQL) is not another id's place.
     """
     if len(checkpoint_id) == _ULID_LENGTH:
         return parse_ulid(checkpoint_id)

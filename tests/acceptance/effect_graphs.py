@@ -123,6 +123,6 @@ async def before_tools(drive: Drive, graph: Graph) -> Any:
 
 
 def requesting_twice(saver: DurableSaver, drive: Drive, body: Body, **options: Any) -> Graph:
-    """The model asks for the same again, under another id, after it was told of an error."""
+    """Return a graph whose model asks for the same again, under another id, after an error."""
     script = (calls(("remind", "a", "1")), calls(("remind", "a", "2")))
     return agent(saver, [made(drive, body, **options)], *script, errors=True)

@@ -29,7 +29,7 @@ class Node(Protocol):
 
 
 class Runs:
-    """Records which nodes ran, and makes those fail that are told to, once each."""
+    """Records which nodes ran, and makes the chosen ones fail, once each."""
 
     def __init__(self, *fail: str) -> None:
         self.names: list[str] = []
@@ -48,7 +48,7 @@ class Runs:
 
 
 class NodeError(Exception):
-    """What a node raises that was told to fail."""
+    """The error of a node that was chosen to fail."""
 
 
 def ignore(name: str) -> None:

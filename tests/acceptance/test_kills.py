@@ -18,7 +18,7 @@ from tests.acceptance.workers import Request, recorded
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Poll; what is waited for is a worker's background save, which tells nobody when it is done."""
+    """Poll, because a worker's background save sends no signal when it is done."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -377,7 +377,7 @@ def test_rows_that_expand_beyond_their_claimed_size_are_refused(damaged: Any, da
 # --- encryption ---
 
 SECRET = "s3cret-w0rd"
-KEY = b"a secret of its own, 32 bytes long"
+KEY = b"a separate secret, 32 bytes long"
 
 
 def encrypted(conninfo: str, **options: Any) -> DurableSaver:

@@ -234,7 +234,7 @@ class Thread:
     """Nothing of it was removed yet."""
 
     def do(self, method: str, *args: Any, **options: Any) -> Any:
-        """Call a method of the graph or of the saver, or its async twin."""
+        """Call a method of the graph or of the saver, or its async counterpart."""
         owner = self.graph if hasattr(self.graph, method) else self.saver
         if self.loop is None:
             return getattr(owner, method)(*args, **options)
@@ -320,7 +320,7 @@ class Seen:
 
     @property
     def replayed(self) -> set[str]:
-        """Delta channels that have a value, but none of their own here."""
+        """Delta channels that have a value, but no separate one here."""
         versions, values = self.checkpoint["channel_versions"], self.checkpoint["channel_values"]
         return {c for c in (*DELTAS, *INNER_DELTAS) if c in versions and c not in values}
 

@@ -15,7 +15,7 @@
 -- child, costs one more run. `size` is the number of rows to look at for the next run: few where runs are short.
 -- `wanted` are the channels without a seed when the walk comes to a run, `remaining` those without one after it.
 -- UNION, not UNION ALL: a parent chain that was damaged into a ring ends the walk instead of repeating it.
--- Where the ids of a run descend, its writes are one range. A short run's ids may descend by chance and be far apart.
+-- Where the ids of a run descend, its writes are one range. A short run's ids may descend at random and be far apart.
 WITH RECURSIVE target AS (
     SELECT parent_checkpoint_id AS parent FROM {schema}.checkpoints
     WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = coalesce(%(id)s::text, (
