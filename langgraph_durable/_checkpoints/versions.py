@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 from typing import Any
 
 _DIGITS = 32
@@ -16,6 +16,6 @@ def next_version(current: Any) -> Any:
     numbers, so that old and new compare.
     """
     if isinstance(current, (int, float)):  # from another saver
-        return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
+        return int(current) + 1 + secrets.randbits(52) / (1 << 52)
     digits = current.partition(".")[0] if current else "0" * _DIGITS
-    return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
+    return f"{int(digits) + 1:0{len(digits)}}.{secrets.randbits(52):013x}"
