@@ -1,4 +1,4 @@
-"""The law of effects: whatever two workers do in whatever order, nothing is tried again but by a reason that says so.
+"""The law of effects: whatever two workers do, in any order, an effect is retried only for a recorded reason.
 
 Random orders of claims, reports, leases that end, decisions and late arrivals, on one effect; real Postgres.
 """
