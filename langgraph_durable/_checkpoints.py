@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -287,10 +288,14 @@ def assemble_page(rows: Sequence[Row]) -> list[StoredCheckpoint]:
 def stored_value(
     thread_id: str, kind: str, data: bytes | None, entries: Sequence[bytes] | None
 ) -> StoredValue:
-    """Return a channel's value as the columns have it."""
+    """Return a channel's value as the columns have it; one that says so if they have none."""
+    if data is None:
+        return SegmentedValue(thread_id, kind, b"", (), fault="its data is NULL")
     if entries is None:
-        return (kind, data or b"")
-    return SegmentedValue(thread_id, kind, data or b"", entries)
+        return (kind, data)
+    if not {*map(type, entries)} <= {bytes}:
+        return SegmentedValue(thread_id, kind, b"", (), fault="its segments are no list of hashes")
+    return SegmentedValue(thread_id, kind, data, entries)
 
 
 def segmented_values(page: Sequence[StoredCheckpoint]) -> list[SegmentedValue]:
@@ -318,7 +323,7 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         _,
         _,
     ) = row
-    return StoredCheckpoint(
+    stored = StoredCheckpoint(
         thread_id=thread_id,
         checkpoint_ns=checkpoint_ns,
         checkpoint_id=checkpoint_id,
@@ -326,8 +331,18 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         parent_checkpoint_id=parent,
         checkpoint=(kind, body),
         metadata=(meta_kind, meta),
-        versions=pair_versions(names, versions, thread_id, checkpoint_ns, checkpoint_id),
+        versions={},
     )
+    try:
+        stored.versions = pair_versions(names, versions, thread_id, checkpoint_ns, checkpoint_id)
+    except CheckpointCorrupted as exc:  # raised for whoever decodes it: there may be others on its page
+        stored.fault = str(exc)
+    return stored
+
+
+def are_texts(array: Sequence[str]) -> bool:
+    """Return whether an array has texts only: what no NOT NULL sees to is that it has no NULL, nor arrays, inside."""
+    return {*map(type, array)} <= {str}
 
 
 def pair_versions(
@@ -340,9 +355,9 @@ def pair_versions(
     """Return the version of each channel that a checkpoint has a value of; None if that is inside the checkpoint.
 
     Raises:
-        CheckpointCorrupted: The columns do not pair; the message names the checkpoint.
+        CheckpointCorrupted: The columns do not pair, or channels are no texts; the message names the checkpoint.
     """
-    if len(names) != len(versions):
+    if len(names) != len(versions) or not (are_texts(names) and {*map(type, versions)} <= {str, NoneType}):
         raise CheckpointCorrupted(
             f"value_channels and value_versions do not pair: thread {thread_id!r}, "
             f"namespace {checkpoint_ns!r}, checkpoint {checkpoint_id!r}"

@@ -83,7 +83,7 @@ def _list(options: argparse.Namespace) -> int:
                 str(record.attempts),
                 shown(record.tool),
                 shown(record.thread_id or "-"),
-                short(record.args, 60),
+                short(record.unreadable or record.args, 100 if record.unreadable else 60),
             )
         )
     if any(record.state in ("unknown", "issued") for record in found):
@@ -111,7 +111,9 @@ def _show(options: argparse.Namespace) -> int:
     for event in history:
         moved = f"{event.from_state or 'nothing'} -> {event.to_state}"
         why = f": {event.reason}" if event.reason else ""
-        by = shown(f"{event.actor or '-'}{why}")
+        by = shown(f"{event.actor or '-'}{why}") + (
+            f"  ({shown(event.unreadable)})" if event.unreadable else ""
+        )
         print(f"  {event.at.isoformat(timespec='milliseconds')}  {moved:<22} {by}")
     return 0
 

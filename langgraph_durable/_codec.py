@@ -174,6 +174,8 @@ def decode_checkpoint(
     Raises:
         CheckpointCorrupted: A row is missing or cannot be read; the message says which.
     """
+    if stored.fault:
+        raise CheckpointCorrupted(stored.fault)
     where = _where(stored)
     checkpoint = decode(serde, stored.checkpoint, f"the checkpoint, {where}")
     if not isinstance(checkpoint, dict) or checkpoint.get("id") != stored.checkpoint_id:
@@ -191,7 +193,10 @@ def decode_checkpoint(
         values[channel] = decode_value(serde, stored.values[channel], f"channel {channel!r}, {where}")
     if stored.parent_sends:
         values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
-        versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
+        try:
+            versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
+        except TypeError as exc:
+            raise _unreadable(f"the channel versions, {where}", exc) from exc
     metadata = decode(serde, stored.metadata, f"the metadata, {where}")
     if not isinstance(metadata, dict):
         raise CheckpointCorrupted(f"the stored metadata is not a dict: {where}")

@@ -21,7 +21,7 @@ from langgraph_durable._database import Database
 from langgraph_durable._pruning import Node
 from langgraph_durable._rows import Fold, StoredCheckpoint
 from langgraph_durable._segment_reading import SegmentReader
-from langgraph_durable.errors import CompactionRefused, DurableError
+from langgraph_durable.errors import CheckpointCorrupted, CompactionRefused, DurableError
 
 GetState = Callable[[RunnableConfig], Awaitable[Any]]
 """The graph's get_state, under an async name."""
@@ -74,6 +74,8 @@ async def fold_checkpoint(
     if not folded:
         return None
     versions = before.checkpoint["channel_versions"]
+    if lost := sorted(folded.keys() - versions.keys()):
+        raise CheckpointCorrupted(f"the stored checkpoint has no version of its delta channels {lost}: {where}")
 
     def prove(after: StoredCheckpoint) -> None:
         now = decode(after)

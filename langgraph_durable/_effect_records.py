@@ -8,6 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from langgraph_durable._times import time_fault
+
 State: TypeAlias = Literal["claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned"]
 Source: TypeAlias = Literal["executed", "verified", "human"]
 
@@ -64,6 +66,8 @@ class EffectRecord:
     """Whether it took place and its result could not be stored."""
     vendor_key: str
     """The idempotency key for the vendor: the same for every attempt until one definitely failed."""
+    unreadable: str | None = None
+    """What of the effect's row cannot be read, and why. A damaged time is given as the last there is, or the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +86,15 @@ class EffectEvent:
     actor: str | None
     """The process or person that moved it."""
     reason: str | None
+    unreadable: str | None = None
+    """What of the event's row cannot be read, and why."""
+
+
+def event_fault(effect_id: str, number: int, at: datetime, before: str | None, after: str) -> str | None:
+    """Return what of an event's row cannot be read; None if nothing."""
+    wrong = [time_fault(at=at)]
+    for name, state in (("from_state", before), ("to_state", after)):
+        if state is not None and state not in TRANSITIONS:
+            wrong.append(f"{name}: {state!r} is none that is known")
+    found = "; ".join(fault for fault in wrong if fault is not None)
+    return f"cannot read event {number} of effect {effect_id}: {found}" if found else None

@@ -180,7 +180,7 @@ GET_EFFECT = Statement(
 GET_RESULT = Statement("SELECT data FROM {schema}.effect_results WHERE effect_id = %s::uuid")
 
 LIST_EVENTS = Statement("""
-SELECT at, from_state, to_state, fence, attempt, actor, reason FROM {schema}.effect_events
+SELECT number, at, from_state, to_state, fence, attempt, actor, reason FROM {schema}.effect_events
 WHERE effect_id = %s::uuid ORDER BY number
 """)
 
@@ -188,7 +188,9 @@ LIST_EFFECTS = Statement(
     "SELECT"
     + _COLUMNS
     + """FROM {schema}.effects e
-WHERE (%(states)s::text[] IS NULL OR e.state = ANY (%(states)s::text[]))
+WHERE (
+    %(states)s::text[] IS NULL OR e.state = ANY (%(states)s::text[]) OR e.state <> ALL (%(known)s::text[])
+)
 AND (%(tool)s::text IS NULL OR e.tool = %(tool)s::text)
 AND (%(thread_id)s::text IS NULL OR e.thread_id = %(thread_id)s::text)
 AND (%(run_id)s::text IS NULL OR e.run_id = %(run_id)s::text)

@@ -12,12 +12,15 @@ from typing import NamedTuple
 from ulid import ULID
 
 from langgraph_durable import _effect_statements as sql
-from langgraph_durable._checkpoints import resolve_checkpoint_id
+from langgraph_durable._checkpoints import are_texts, resolve_checkpoint_id
 from langgraph_durable._config import CheckpointRef
 from langgraph_durable._database import Database
 from langgraph_durable._effect_records import TRANSITIONS, State
 from langgraph_durable._rows import Encoded
 from langgraph_durable._sessions import Row, Session
+from langgraph_durable._times import OutOfRange, time_fault
+from langgraph_durable._ulids import show_ulid
+from langgraph_durable.errors import CheckpointCorrupted
 
 _INLINE_BYTES = 1 << 20
 
@@ -58,6 +61,36 @@ class EffectRow(NamedTuple):
     lease_until: datetime | None
     expired_at: datetime | None
     now: datetime
+
+    @property
+    def fault(self) -> str | None:
+        """What of it cannot be read, if something cannot."""
+        wrong = [
+            time_fault(
+                lease_until=self.lease_until,
+                first_attempt_at=self.first_attempt_at,
+                attempted_at=self.attempted_at,
+                ended_at=self.ended_at,
+                expired_at=self.expired_at,
+            ),
+            f"state: {self.state!r} is none that is known" if self.state not in TRANSITIONS else None,
+            "asked: no list of texts" if not are_texts(self.asked) else None,
+            "lease_until: NULL" if self.state in ("claimed", "issued") and self.lease_until is None else None,
+        ]
+        found = "; ".join(fault for fault in wrong if fault is not None)
+        return f"cannot read effect {show_ulid(self.effect_id)}: {found}" if found else None
+
+    @property
+    def needs_decision(self) -> bool:
+        """Whether nobody will find out how it ended without being asked to: its owner's lease tells nothing, too."""
+        if self.state == "issued":
+            return self.lease_is_damaged or (self.lease_until is not None and self.lease_until < self.now)
+        return self.state == "unknown" or self.state not in TRANSITIONS
+
+    @property
+    def lease_is_damaged(self) -> bool:
+        """Whether it cannot be told when the owner's lease ends."""
+        return self.lease_until is None or isinstance(self.lease_until, OutOfRange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +168,9 @@ async def claim_effect(
     Returns:
         MINE, SEEN or TWIN, and the effect, or its twin.
 
+    Raises:
+        CheckpointCorrupted: The row of the effect, or of its twin, does not tell what became of it.
+
     Round trips: 1. Transaction: its own.
     """
     input_type, input_ = call.encode_input() or (None, None)
@@ -165,6 +201,11 @@ async def claim_effect(
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
             kind, row = rows[0][0], EffectRow(*rows[0][1:])
+            if row.state not in TRANSITIONS or not are_texts(row.asked):
+                raise CheckpointCorrupted(
+                    f"{row.fault}. Nothing is done for it as long as its row is as it is: what became of the effect "
+                    "is not known"
+                )
             # It has the id that this very call made, or remembers it: it was claimed here, the answer was lost, and
             # this is the retry.
             new = row.effect_id == effect_id and row.fence == 1
@@ -284,15 +325,17 @@ async def list_effects(
     db: Database,
     *,
     states: Sequence[str] | None = None,
+    or_none_known: bool = False,
     tool: str | None = None,
     thread_id: str | None = None,
     run_id: str | None = None,
     after: uuid.UUID | None = None,
     limit: int | None = None,
 ) -> list[EffectRow]:
-    """Fetch effects, oldest first."""
+    """Fetch effects, oldest first: those in some states, and maybe those in a state that is none."""
     params = {
         "states": list(states) if states is not None else None,
+        "known": list(TRANSITIONS) if or_none_known else None,
         "tool": tool,
         "thread_id": thread_id,
         "run_id": run_id,

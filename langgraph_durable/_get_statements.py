@@ -100,7 +100,10 @@ def _list(scope: LiteralString, source: LiteralString = "{schema}.checkpoints") 
         + """
     ulid < %(before)s::uuid AND ulid <= %(cursor_ulid)s::uuid
     AND (ulid, thread_id, checkpoint_ns) < (%(cursor_ulid)s::uuid, %(cursor_thread)s::text, %(cursor_ns)s::text)
-    AND (metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(filter_keys)s::text[])
+    AND (
+        metadata_index @> %(filter)s::jsonb OR NOT metadata_index ?& %(filter_keys)s::text[]
+        OR jsonb_typeof(metadata_index) <> 'object' -- damaged: what matches, the metadata tells
+    )
     ORDER BY ulid DESC, thread_id DESC, checkpoint_ns DESC LIMIT %(size)s::int
 """,
         source,
@@ -157,7 +160,8 @@ ORDER BY ulid DESC LIMIT 1
 # --- delta channels ---
 
 # The rows that a history gives. Columns: kind, checkpoint_id, then by kind
-#   RUN              -, -, its number, -, -, -, the ids of its checkpoints, newest first
+#   RUN              -, -, its number, -, -, -, the ids of its checkpoints, newest first; as checkpoint_id one of them
+#                    whose channels cannot be read, if any
 #   SEED_VALUE       -, -, -, channel, type, data, -, segments; without type and data if the row is missing
 #   SEED_CHECKPOINT  -, -, -, channel, type, checkpoint: the value is inside
 #   SEED_INDEX       -, -, -, -, -, data, -, its hash, alone: an index that the seeds name
@@ -180,31 +184,36 @@ WITH RECURSIVE target AS (
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND ulid IS NOT NULL
         ORDER BY ulid DESC LIMIT 1
     ))
-), walk (ids, parent, value_channels, value_versions, size, wanted, remaining) AS (
+), walk (ids, parent, value_channels, value_versions, size, wanted, remaining, damaged) AS (
     SELECT '{{}}'::text[] COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C", 32,
-        %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C"
+        %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C", NULL::text[] COLLATE "C"
     FROM target
     UNION
     SELECT r.ids[:c.cut], r.parents[c.cut], coalesce(v.value_channels, '{{}}'), coalesce(v.value_versions, '{{}}'),
         least(2 * c.cut, 256), w.remaining,
-        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (coalesce(v.value_channels, '{{}}')))
+        array(SELECT r FROM unnest(w.remaining) AS r WHERE r <> ALL (coalesce(v.value_channels, '{{}}'))), r.damaged
     FROM walk w LEFT JOIN LATERAL (
         SELECT ulid FROM {schema}.checkpoints
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = w.parent
         LIMIT 1
     ) p ON true CROSS JOIN LATERAL (
         SELECT array_agg(checkpoint_id) AS ids, array_agg(parent_checkpoint_id) AS parents, count(*)::int AS n,
-            array_position(array_agg(value_channels && w.remaining), true) AS seeding
+            array_position(array_agg(value_channels && w.remaining), true) AS seeding,
+            array_agg(checkpoint_id) FILTER (
+                WHERE num_nulls(VARIADIC value_channels) > 0
+                OR cardinality(value_channels) <> cardinality(value_versions)
+                OR array_ndims(value_channels) > 1 OR array_ndims(value_versions) > 1
+            ) AS damaged
         FROM (
             (
-                SELECT checkpoint_id, parent_checkpoint_id, value_channels FROM {schema}.checkpoints
+                SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.checkpoints
                 WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
                 AND ulid IS NOT NULL AND ulid <= p.ulid
                 ORDER BY ulid DESC LIMIT w.size
             )
             UNION ALL
             (
-                SELECT checkpoint_id, parent_checkpoint_id, value_channels FROM {schema}.ancestors a
+                SELECT checkpoint_id, parent_checkpoint_id, value_channels, value_versions FROM {schema}.ancestors a
                 WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
                 AND checkpoint_id <= w.parent AND p.ulid IS NULL
                 AND (
@@ -232,6 +241,7 @@ WITH RECURSIVE target AS (
     WHERE w.remaining <> '{{}}' AND r.ids[1] = w.parent
 ), run AS MATERIALIZED (
     SELECT row_number() OVER ()::int AS n, ids, value_channels, value_versions, wanted,
+        (SELECT i FROM unnest(damaged) AS i WHERE i = ANY (ids) LIMIT 1) AS damaged,
         cardinality(ids) >= 8 AND ids = array(SELECT i FROM unnest(ids) AS i ORDER BY i DESC) AS descending
     FROM walk
 ), seed AS (
@@ -248,7 +258,7 @@ WITH RECURSIVE target AS (
     ) v ON true
     WHERE s.version IS NOT NULL
 )
-SELECT -1, NULL::text, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids, NULL::bytea[] FROM run
+SELECT -1, damaged, NULL::text, NULL::text, n, NULL::text, NULL::text, NULL::bytea, ids, NULL::bytea[] FROM run
 UNION ALL
 SELECT r.n, x.checkpoint_id, x.task_path, x.task_id, x.idx, x.channel, x.type, x.value, NULL, NULL
 FROM run r CROSS JOIN LATERAL (

@@ -18,6 +18,7 @@ from langgraph_durable._rows import HistoryWrite, StoredHistory, StoredSeed
 from langgraph_durable._segment_reading import Fetches, SegmentReader, read_segmented
 from langgraph_durable._segments import SegmentedValue
 from langgraph_durable._sessions import Row
+from langgraph_durable.errors import CheckpointCorrupted
 
 
 async def get_delta_history(
@@ -26,6 +27,9 @@ async def get_delta_history(
     """Fetch what channels are replayed from at a checkpoint: the named one, or the namespace's latest.
 
     The checkpoint's own writes are not part of it: they make its child. An ancestor's are, the seed's too.
+
+    Raises:
+        CheckpointCorrupted: An ancestor does not tell which channels it has a value of.
 
     Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments are not at hand; 1 more if the
     checkpoint is named by a ULID.
@@ -41,15 +45,16 @@ async def get_delta_history(
     }
 
     async def read(fetches: Fetches) -> tuple[dict[str, StoredHistory], list[SegmentedValue]]:
-        histories = _assemble(ref.thread_id, channels, await fetches.fetch(sql.GET_DELTA_HISTORY, params))
+        histories = _assemble(ref, channels, await fetches.fetch(sql.GET_DELTA_HISTORY, params))
         seeds = [h.seed.value for h in histories.values() if h.seed is not None]
         return histories, [value for value in seeds if isinstance(value, SegmentedValue)]
 
     return await read_segmented(db, reader, read)
 
 
-def _assemble(thread_id: str, channels: Sequence[str], rows: Sequence[Row]) -> dict[str, StoredHistory]:
+def _assemble(ref: CheckpointRef, channels: Sequence[str], rows: Sequence[Row]) -> dict[str, StoredHistory]:
     """Put the rows of a history together."""
+    thread_id, checkpoint_ns = ref.thread_id, ref.namespace
     indexes: dict[bytes, bytes] = {}
     runs: dict[int, list[str]] = {}
     writes: defaultdict[int, list[HistoryWrite]] = defaultdict(list)
@@ -61,6 +66,11 @@ def _assemble(thread_id: str, channels: Sequence[str], rows: Sequence[Row]) -> d
             continue
         _, ancestor_id, _, _, number, channel, type_, data, ids, entries = row
         if kind == sql.RUN:
+            if ancestor_id is not None:
+                raise CheckpointCorrupted(
+                    f"value_channels and value_versions do not pair: thread {thread_id!r}, "
+                    f"namespace {checkpoint_ns!r}, checkpoint {ancestor_id!r}"
+                )
             runs[number] = ids
         elif kind == sql.SEED_VALUE:
             value = stored_value(thread_id, type_, data, entries) if type_ is not None else None

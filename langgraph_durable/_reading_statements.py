@@ -52,7 +52,7 @@ _FROM_WAITING: LiteralString = (
     ) c
 )
 SELECT a.thread_id, a.checkpoint_ns, a.checkpoint_id, w.task_path, w.task_id, w.idx, w.type, w.value,
-    coalesce(w.stored_at, a.created_at), now()
+    w.stored_at, a.created_at, now()
 FROM asking a CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes w
     WHERE w.thread_id = a.thread_id AND w.checkpoint_ns = a.checkpoint_ns AND w.checkpoint_id = a.checkpoint_id AND
@@ -112,7 +112,7 @@ SELECT 0, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, NULL::text
 FROM page
 UNION ALL
 SELECT 1, p.checkpoint_ns, p.checkpoint_id, w.task_path, w.task_id, w.channel, NULL,
-    coalesce(w.stored_at, p.created_at), w.type, w.value, NULL, NULL, w.idx
+    w.stored_at, w.type, w.value, NULL, NULL, w.idx
 FROM page p CROSS JOIN LATERAL (
     SELECT * FROM {schema}.writes w
     WHERE w.thread_id = %(thread_id)s::text AND w.checkpoint_ns = p.checkpoint_ns
@@ -128,6 +128,9 @@ SELECT v.at, v.number, v.from_state, v.to_state, v.attempt, v.actor, v.reason, e
     CASE WHEN v.to_state IN ('claimed', 'issued') THEN e.input END
 FROM {schema}.effects e JOIN {schema}.effect_events v USING (effect_id)
 WHERE e.thread_id = %(thread_id)s::text
-AND (v.at, v.number) > (%(after_at)s::timestamptz, %(after_number)s::bigint)
+AND (%(after)s::uuid IS NULL OR (v.at, v.number) > (
+    SELECT at, number FROM {schema}.effect_events
+    WHERE effect_id = %(after)s::uuid AND number = %(after_number)s::bigint
+))
 ORDER BY v.at, v.number LIMIT %(size)s::int
 """)

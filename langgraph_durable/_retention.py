@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from langgraph_durable import _retention_statements as sql
-from langgraph_durable._checkpoints import assemble_page, pair_versions, segmented_values
+from langgraph_durable._checkpoints import are_texts, assemble_page, pair_versions, segmented_values
 from langgraph_durable._columns import fold_row, text_array
 from langgraph_durable._database import Database
 from langgraph_durable._get_statements import GET_BY_ID
@@ -20,8 +20,9 @@ from langgraph_durable._rows import Fold
 from langgraph_durable._segment_reading import SegmentReader, fill_values
 from langgraph_durable._sessions import Call, Row, Session
 from langgraph_durable._statements import LOCK_THREAD, LOCK_THREADS_SHARED
+from langgraph_durable._times import time_fault
 from langgraph_durable._ulids import derive_ulid, show_ulid
-from langgraph_durable.errors import EffectUnresolved, ThreadExists
+from langgraph_durable.errors import CheckpointCorrupted, EffectUnresolved, ThreadExists
 from langgraph_durable.reports import EraseReceipt, Removed
 
 Choice = Callable[[Sequence[Node], datetime], set[Key]]
@@ -103,8 +104,29 @@ async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, f
 
 
 def _node(thread_id: str, row: Row) -> Node:
-    ns, id_, parent, channels, versions, ulid, created_at, root, run_id, format_, deltas, is_fork = row
+    (
+        ns,
+        id_,
+        parent,
+        channels,
+        versions,
+        ulid,
+        created_at,
+        root,
+        run_id,
+        format_,
+        deltas,
+        is_fork,
+        is_indexed,
+    ) = row
     values = pair_versions(channels, versions, thread_id, ns, id_)
+    where = f"thread {thread_id!r}, namespace {ns!r}, checkpoint {id_!r}"
+    if (fault := time_fault(created_at=created_at)) is not None:
+        raise CheckpointCorrupted(f"cannot read {fault}: {where}")
+    if not is_indexed:
+        raise CheckpointCorrupted(f"metadata_index is no object, so what made it is not known: {where}")
+    if not are_texts(deltas or ()):
+        raise CheckpointCorrupted(f"delta_channels are no list of texts: {where}")
     return Node(
         ns, id_, parent, values, ulid, created_at, root, run_id, format_, tuple(deltas or ()), bool(is_fork)
     )

@@ -10,11 +10,11 @@ NOW = Statement("SELECT now()")
 LIST_NODES = Statement("""
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, ulid, created_at,
     root_checkpoint_id, run_id, format, delta_channels,
-    checkpoint_ns = '' AND metadata_index ->> 'source' IN ('update', 'fork')
+    checkpoint_ns = '' AND metadata_index ->> 'source' IN ('update', 'fork'), jsonb_typeof(metadata_index) = 'object'
 FROM {schema}.checkpoints WHERE thread_id = %(thread)s::text
 UNION ALL
 SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, value_channels, value_versions, NULL, NULL,
-    NULL, NULL, 4, NULL, false
+    NULL, NULL, 4, NULL, false, true
 FROM {schema}.ancestors WHERE thread_id = %(thread)s::text
 """)
 

@@ -123,6 +123,8 @@ class StoredCheckpoint:
     writes: list[StoredWrite] = field(default_factory=list)
     parent_sends: list[StoredWrite] = field(default_factory=list)
     """Pending sends that a checkpoint of format v<4 keeps in its parent's writes."""
+    fault: str = ""
+    """Why its row cannot be read, if it cannot."""
 
 
 @dataclass(slots=True)

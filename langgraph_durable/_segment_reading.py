@@ -83,6 +83,7 @@ async def fill_values(db: Fetches, reader: SegmentReader, values: Collection[Seg
 
     Round trips: 1, or none if all are at hand.
     """
+    values = [value for value in values if not value.fault]
     if not values:
         return set()
     indexes = {entry: data for value in values for entry, data in value.indexes.items()}
@@ -104,7 +105,6 @@ async def fill_values(db: Fetches, reader: SegmentReader, values: Collection[Seg
         at_hand |= fetched
     absent = set()
     for value, its in zip(values, leaves, strict=True):
-        value.fault = ""
         if (lost := next((leaf for leaf in its if leaf not in at_hand), None)) is None:
             value.parts = [at_hand[leaf] for leaf in its]
             reader.cache.note(value.thread_id, {*its, *value.entries})

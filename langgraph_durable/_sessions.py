@@ -8,11 +8,13 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from langgraph_durable._faults import was_lost
 from langgraph_durable._statements import Statement, render
+from langgraph_durable._times import ADAPTERS
 
 C = TypeVar("C", Connection[Any], AsyncConnection[Any])
 Row = tuple[Any, ...]
@@ -51,8 +53,20 @@ class Session(ABC):
     """As libpq gives it: 150018 is 15.18."""
 
 
-# Cursors are made here, not by the connection: its cursor_factory and row_factory are the caller's. Raw ones, which
-# parse nothing.
+# Cursors are made here, not by the connection: its cursor_factory, row_factory and adapters are the caller's. Raw ones,
+# which parse nothing.
+
+
+class _BlockingCursor(RawCursor[Row]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
+class _AsyncCursor(AsyncRawCursor[Row]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
 
 
 def _gives_rows(cursor: Cursor[Row] | AsyncCursor[Row]) -> bool:
@@ -75,14 +89,14 @@ class BlockingSession(_DriverSession[Connection[Any]]):
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         if self._begins:
             return (await self.pipeline((statement, params)))[0]
-        with RawCursor(self._connection, row_factory=tuple_row) as cursor:
+        with _BlockingCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             cursor.execute(query.query, query.arguments(params), binary=True)
             return cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
         implicit = _would_be_a_transaction(self._connection)
-        cursors = [RawCursor(self._connection, row_factory=tuple_row) for _ in calls]
+        cursors = [_BlockingCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             with self._connection.pipeline():
                 if self._begins:
@@ -114,14 +128,14 @@ class AsyncSession(_DriverSession[AsyncConnection[Any]]):
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         if self._begins:
             return (await self.pipeline((statement, params)))[0]
-        async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
+        async with _AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             query = render(statement, self._schema)
             await cursor.execute(query.query, query.arguments(params), binary=True)
             return await cursor.fetchall() if _gives_rows(cursor) else []
 
     async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
         implicit = _would_be_a_transaction(self._connection)
-        cursors = [AsyncRawCursor(self._connection, row_factory=tuple_row) for _ in calls]
+        cursors = [_AsyncCursor(self._connection, row_factory=tuple_row) for _ in calls]
         try:
             async with self._connection.pipeline():
                 if self._begins:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import count
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from langgraph_durable.timeline import TimelineEntry
 
 _STEPS = 32
 _EVENTS = 200
-_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class _Held(NamedTuple):
@@ -42,7 +41,7 @@ class Timeline:
         self._reader = TimelineReader(serde, self._thread_id)
         self._ended = False
         self._steps_after = uuid.UUID(int=0)
-        self._events_after: tuple[datetime, int] | None = (_BEGINNING, 0)
+        self._events_after: tuple[uuid.UUID | None, int] | None = (None, 0)
         # What happened after the last step that was told, as far as it is known.
         self._held: list[_Held] = []
         self._events_held = 0
@@ -111,11 +110,12 @@ class Timeline:
 
     async def _fetch_events(self, db: Database) -> None:
         assert self._events_after is not None  # noqa: S101 (asked for by the caller)
-        at, number = self._events_after
-        params = {"thread_id": self._thread_id, "after_at": at, "after_number": number, "size": _EVENTS}
+        # By the last one's row, not by its time, which may be one that Python cannot hold.
+        after, number = self._events_after
+        params = {"thread_id": self._thread_id, "after": after, "after_number": number, "size": _EVENTS}
         rows = await db.fetch(sql.LIST_THREAD_EVENTS, params)
         for row in rows:
             told = Told(self._reader.event(row))
             heapq.heappush(self._held, _Held(row[0], next(self._arrivals), None, told))
         self._events_held += len(rows)
-        self._events_after = (rows[-1][0], rows[-1][1]) if len(rows) == _EVENTS else None
+        self._events_after = (rows[-1][7], rows[-1][1]) if len(rows) == _EVENTS else None

@@ -17,8 +17,10 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable import _codec
 from langgraph_durable import _reading_statements as sql
+from langgraph_durable._effect_records import event_fault
 from langgraph_durable._plain_json import plain
 from langgraph_durable._sessions import Row
+from langgraph_durable._times import time_fault, time_of
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.errors import CheckpointCorrupted
 from langgraph_durable.interrupts import read_interrupts
@@ -60,6 +62,8 @@ class Step:
     checkpoint: tuple[str, bytes]
     metadata: tuple[str, bytes]
     writes: list[Write] = field(default_factory=list)
+    fault: str | None = None
+    """Why it is not known when it was stored; `at` is then what its ULID tells."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -73,6 +77,8 @@ class Write(NamedTuple):
     channel: str
     at: datetime
     value: tuple[str, bytes]
+    fault: str | None
+    """Why it is not known when it was stored; `at` is then its checkpoint's time."""
 
     @property
     def node(self) -> str | None:
@@ -97,9 +103,23 @@ def assemble_steps(rows: Sequence[Row]) -> list[Step]:
     steps: dict[tuple[str, str], Step] = {}
     for kind, ns, id_, first, second, third, ulid, at, type_, value, type2, value2, idx in rows:
         if kind == sql.STEP:
-            steps[ns, id_] = Step(ns, id_, first, second, ulid, at, (type_, value), (type2, value2))
+            fault = time_fault(created_at=at)
+            steps[ns, id_] = Step(
+                ns,
+                id_,
+                first,
+                second,
+                ulid,
+                at if fault is None else time_of(ulid),
+                (type_, value),
+                (type2, value2),
+                fault=fault,
+            )
         else:
-            steps[ns, id_].writes.append(Write(first, second, idx, third, at, (type_, value)))
+            fault = time_fault(stored_at=at)
+            step = steps[ns, id_]
+            known = at if at is not None and fault is None else step.at
+            step.writes.append(Write(first, second, idx, third, known, (type_, value), fault))
     for step in steps.values():
         step.writes.sort(key=lambda w: writes_sort_key(w.task_path, w.task_id, w.idx))
     return sorted(steps.values(), key=lambda step: (step.ulid.int, step.checkpoint_ns))
@@ -142,6 +162,13 @@ class TimelineReader:
         if not step.checkpoint_ns:
             self._nameless.clear()
         where = f"checkpoint {step.checkpoint_id!r} of thread {self._thread_id!r}, namespace {step.checkpoint_ns!r}"
+        told = self._contents(step, where)
+        if step.fault is not None:
+            fault = f"cannot read {where}: {step.fault}"
+            told.append(self._entry(step, "unreadable", step.at, {"unreadable": fault}))
+        return told
+
+    def _contents(self, step: Step, where: str) -> list[TimelineEntry]:
         try:
             metadata = _codec.decode(self._serde, step.metadata, f"the metadata of {where}")
         except CheckpointCorrupted as exc:
@@ -170,11 +197,14 @@ class TimelineReader:
             f"{step.checkpoint_ns!r}, checkpoint {step.checkpoint_id!r}"
         )
         by = {"task": write.task_id, "node": write.node}
+        found: list[_Found] = []
         try:
             value = _codec.decode(self._serde, write.value, what)
-            found = list(self._found_in(write, value, by, what))
+            found += self._found_in(write, value, by, what)
         except CheckpointCorrupted as exc:
-            return [Told(self._entry(step, "unreadable", write.at, {**by, "unreadable": str(exc)}))]
+            found = [_unreadable(by, str(exc))]
+        if write.fault is not None:
+            found.append(_unreadable(by, f"cannot read {what}: {write.fault}"))
         return [
             Told(self._entry(step, phase, write.at, payload), identity, content)
             for phase, payload, identity, content in found
@@ -204,17 +234,23 @@ class TimelineReader:
 
     def event(self, row: Row) -> TimelineEntry:
         """Tell of a step in the life of an effect."""
-        at, _, before, after, attempt, actor, reason, effect_id, tool, call_id, ns, checkpoint_id, run_id = (
+        at, number, before, after, attempt, actor, reason, id_, tool, call_id, ns, checkpoint_id, run_id = (
             row[:13]
         )
-        phase = _BY_STATE[after]
-        if before == after and reason is not None and reason.startswith("refused:"):
+        effect_id = show_ulid(id_)
+        fault = event_fault(effect_id, number, at, before, after)
+        phase: Phase
+        if fault is not None:
+            phase = "unreadable"
+        elif before == after and reason is not None and reason.startswith("refused:"):
             phase = "tool_refused"
         elif (before, after) == ("claimed", "issued"):
             phase = "tool_issued"
+        else:
+            phase = _BY_STATE[after]
         payload = {
             "tool": tool,
-            "effect_id": show_ulid(effect_id),
+            "effect_id": effect_id,
             "tool_call_id": call_id,
             "attempt": attempt,
             "from": before,
@@ -222,6 +258,8 @@ class TimelineReader:
             "actor": actor,
             "reason": reason,
         }
+        if fault is not None:
+            payload["unreadable"] = fault
         if phase == "tool_begun" and row[13] is not None and row[14] is not None:
             try:
                 args = _codec.decode(self._serde, (row[13], row[14]), f"the arguments of effect {effect_id}")
@@ -241,6 +279,10 @@ class TimelineReader:
             _milliseconds(at),
             payload,
         )
+
+
+def _unreadable(by: dict[str, Any], why: str) -> _Found:
+    return "unreadable", {**by, "unreadable": why}, None, None
 
 
 def _messages(value: Any) -> Iterator[BaseMessage]:

@@ -20,9 +20,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable import _codec, _config
 from langgraph_durable import _reading_statements as sql
+from langgraph_durable._checkpoints import are_texts
 from langgraph_durable._database import Database, run_now
 from langgraph_durable._metrics import measured
 from langgraph_durable._sessions import Row
+from langgraph_durable._times import time_fault
 from langgraph_durable._ulids import parse_ulid, show_ulid
 from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig
 
@@ -43,19 +45,22 @@ class PendingInterrupt:
     checkpoint_id: str
     """The checkpoint, in that namespace, whose task asked."""
     interrupt_id: str | None
-    """None if the question cannot be read."""
+    """None if the question cannot be read. (When it was asked may be what cannot.)"""
     question: Any
     """What `interrupt()` was called with."""
     response_schema: Any
     """The JSON schema of the answer, if the graph gave one."""
     asked_at: datetime
-    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended."""
+    """When the question was stored, by the server's clock; with durability "exit", that is when the run ended.
+
+    If that cannot be read, when its checkpoint was.
+    """
     age: timedelta
     """How long ago that was, by the server's clock."""
     effect_id: str | None
     """The effect that the effect log asks about, if it is the log that asks."""
     unreadable: str | None = None
-    """Why the question cannot be read: damaged, or written with another serializer or key than this saver's."""
+    """What of it cannot be read, and why: damaged, or written with another serializer or key than this saver's."""
 
 
 def pending_interrupts(
@@ -128,7 +133,7 @@ class _Inbox:
         if self._left is not None:
             self._left -= len(threads)
         named = [effect_id for questions in threads for effect_id in questions.effects_named()]
-        asked: dict[Any, list[str]] = dict(await db.fetch(sql.LIST_ASKED, (named,))) if named else {}
+        asked: dict[Any, list[Any]] = dict(await db.fetch(sql.LIST_ASKED, (named,))) if named else {}
         return [found for questions in threads for found in questions.told(asked)]
 
 
@@ -157,6 +162,7 @@ class _Questions:
                 checkpoint_id=found.checkpoint_id,
                 asked_at=found.asked_at,
                 age=found.age,
+                unreadable=self._found[key].unreadable or found.unreadable,
             )
         elif not found.checkpoint_ns:
             self._found[key] = found
@@ -166,10 +172,14 @@ class _Questions:
         named = [_effect_named(found.question) for found in self._found.values()]
         return [effect_id for effect_id in named if effect_id is not None]
 
-    def told(self, asked: Mapping[Any, Sequence[str]]) -> Iterator[PendingInterrupt]:
+    def told(self, asked: Mapping[Any, Sequence[Any]]) -> Iterator[PendingInterrupt]:
         """Yield the questions; those that the effect log has asked, with the effect."""
         for key, found in self._found.items():
             effect_id = _effect_named(found.question)
+            if effect_id is not None and not are_texts(asked.get(effect_id, ())):
+                fault = f"cannot read effect {show_ulid(effect_id)}, which it names: asked: no list of texts"
+                yield replace(found, unreadable=found.unreadable or fault)
+                continue
             # The log remembers each question as task/fence: see effects/_questions.py.
             tasks = {question.split("/")[0] for question in asked.get(effect_id, ())}
             if effect_id is not None and not tasks.isdisjoint(self._tasks[key]):
@@ -185,7 +195,16 @@ def _effect_named(question: Any) -> uuid.UUID | None:
 
 def _decode(serde: SerializerProtocol, row: Row) -> Iterator[PendingInterrupt]:
     """Yield the questions of one task; if they cannot be read, one that says so."""
-    thread_id, checkpoint_ns, checkpoint_id, _, task_id, _, kind, value, asked_at, now = row
+    thread_id, checkpoint_ns, checkpoint_id, _, task_id, _, kind, value, stored_at, created_at, now = row
+    what = (
+        f"the question of task {task_id!r} of thread {thread_id!r}, namespace {checkpoint_ns!r}, "
+        f"checkpoint {checkpoint_id!r}"
+    )
+    # Questions from before writes had times have their checkpoint's, and so have those whose time is damaged.
+    fault = time_fault(stored_at=stored_at) if stored_at is not None else time_fault(created_at=created_at)
+    asked_at = stored_at if stored_at is not None and fault is None else created_at
+    if fault is not None:
+        fault = f"cannot read when {what} was stored: {fault}"
 
     def told(
         interrupt_id: str | None, question: Any, schema: Any, unreadable: str | None
@@ -203,13 +222,9 @@ def _decode(serde: SerializerProtocol, row: Row) -> Iterator[PendingInterrupt]:
             unreadable=unreadable,
         )
 
-    what = (
-        f"the question of task {task_id!r} of thread {thread_id!r}, namespace {checkpoint_ns!r}, "
-        f"checkpoint {checkpoint_id!r}"
-    )
     try:
         for found in read_interrupts(_codec.decode(serde, (kind, value), what), what):
-            yield told(found.id, found.value, getattr(found, "response_schema", None), None)
+            yield told(found.id, found.value, getattr(found, "response_schema", None), fault)
     except CheckpointCorrupted as exc:
         yield told(None, None, None, str(exc))
 

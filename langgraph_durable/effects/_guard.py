@@ -40,6 +40,7 @@ from langgraph_durable.effects._calls import Place, digest, sorted_by_depth
 from langgraph_durable.effects._records import decode_result, encode_result, record_of
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import (
+    CheckpointCorrupted,
     EffectAbandoned,
     EffectConflict,
     EffectError,
@@ -280,6 +281,10 @@ class Guard:
         encoded = await self.stored_result(row, session)
         if row.expired_at is not None:
             raise EffectError(f"the result of {self.what(row)} has expired: only that it took place is known")
+        if encoded is None and (row.result_type is not None or row.result is not None):
+            raise CheckpointCorrupted(
+                f"cannot read the result of {self.what(row)}: it is stored in part. That it took place is known"
+            )
         if encoded is not None:
             attempt.value, attempt.raises = decode_result(
                 self.serde, encoded, f"the result of {self.what(row)}"

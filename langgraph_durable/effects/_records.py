@@ -8,9 +8,10 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable import _codec
-from langgraph_durable._effect_records import EffectRecord
+from langgraph_durable._effect_records import EffectEvent, EffectRecord, event_fault
 from langgraph_durable._effects_ops import Call, EffectRow
 from langgraph_durable._rows import Encoded
+from langgraph_durable._sessions import Row
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects._calls import Place, canonical, digest, vendor_key_of
 from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
@@ -35,7 +36,11 @@ def decode_result(serde: SerializerProtocol, encoded: Encoded, what: str) -> tup
     kind, data = encoded
     raised, kind = kind.startswith(_RAISED), kind.removeprefix(_RAISED)
     value = _codec.decode(serde, (kind.removeprefix(_TUPLE), data), what)
-    return (tuple(value) if kind.startswith(_TUPLE) else value), raised
+    if kind.startswith(_TUPLE):
+        if not isinstance(value, (list, tuple)):
+            raise CheckpointCorrupted(f"cannot read {what}: it was a tuple, and is a {type(value).__name__}")
+        value = tuple(value)
+    return value, raised
 
 
 def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
@@ -69,6 +74,23 @@ def record_of(serde: SerializerProtocol, row: EffectRow) -> EffectRecord:
         error=row.error,
         result_lost=row.result_lost,
         vendor_key=vendor_key_of(row.vendor_seed, row.generation),
+        unreadable=row.fault,
+    )
+
+
+def event_of(effect_id: str, row: Row) -> EffectEvent:
+    """Turn a stored step in the life of an effect into what people and code are shown."""
+    number, at, before, after, fence, attempt, actor, reason = row
+    return EffectEvent(
+        effect_id,
+        at,
+        before,
+        after,
+        fence,
+        attempt,
+        actor,
+        reason,
+        event_fault(effect_id, number, at, before, after),
     )
 
 

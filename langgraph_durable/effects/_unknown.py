@@ -15,6 +15,7 @@ from langgraph_durable import _effects_ops as ops
 from langgraph_durable._database import BlockingDatabase, Database
 from langgraph_durable._effect_records import State
 from langgraph_durable._effects_ops import EffectRow, Outcome
+from langgraph_durable._times import OutOfRange
 from langgraph_durable._ulids import show_ulid
 from langgraph_durable.effects import _questions
 from langgraph_durable.effects._attempts import Attempt, owner
@@ -82,7 +83,9 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
             return None
         if isinstance(finding, NotHappened):
             # Not from when it began: a slow body may send what it sends at its end.
-            rest = policy.settle - (row.now - (row.lease_until or row.attempted_at))
+            ended = row.lease_until or row.attempted_at
+            # When it ended is not known of a damaged row: then it is not for the clock to decide.
+            rest = timedelta.max if isinstance(ended, OutOfRange) else policy.settle - (row.now - ended)
             if rest <= timedelta(0):
                 await resolve(
                     guard.db, guard.serde, row, finding, source="verified", actor=owner(), reason="verified"
@@ -95,7 +98,8 @@ async def settle(guard: Guard, row: EffectRow, deadline: float, *, run_again: bo
     if policy.on_unknown == "retry" and run_again:
         # From the first attempt on: when the vendor saw this key first is not known better.
         window = policy.vendor_window
-        if window is None or row.now - row.first_attempt_at < window:
+        is_known = not isinstance(row.first_attempt_at, OutOfRange)
+        if window is None or (is_known and row.now - row.first_attempt_at < window):
             return await _take_over(guard, row, "the vendor knows its key")
     if policy.on_unknown in ("ask", "retry") and guard.place is not None:
         await _questions.ask(guard, row)

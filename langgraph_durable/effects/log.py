@@ -24,10 +24,10 @@ from langgraph_durable.effects._attempts import Attempt, current_attempt, owner,
 from langgraph_durable.effects._calls import Place, find_place, named_key
 from langgraph_durable.effects._guard import Guard
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
-from langgraph_durable.effects._records import call_of, record_of
+from langgraph_durable.effects._records import call_of, event_of, record_of
 from langgraph_durable.effects._unknown import resolve
 from langgraph_durable.effects.policy import EffectPolicy, Finding, Happened, NotHappened
-from langgraph_durable.errors import EffectConflict, EffectError, InvalidConfig
+from langgraph_durable.errors import CheckpointCorrupted, EffectConflict, EffectError, InvalidConfig
 
 if TYPE_CHECKING:
     from langgraph_durable.effects.wrapper import ToolWrapper
@@ -472,8 +472,10 @@ class EffectLog:
     async def _pending(self, db: Database, thread_id: str | None) -> Sequence[EffectRecord]:
         if thread_id is not None:
             require_text(thread_id, "thread_id")
-        rows = await ops.list_effects(db, states=["unknown", "issued"], thread_id=thread_id)
-        return [self._record(row) for row in rows if row.state == "unknown" or _is_expired(row)]
+        rows = await ops.list_effects(
+            db, states=["unknown", "issued"], or_none_known=True, thread_id=thread_id
+        )
+        return [self._record(row) for row in rows if row.needs_decision]
 
     def resolve(
         self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
@@ -506,14 +508,25 @@ class EffectLog:
                 f"decide by Happened(result), NotHappened(), or None to abandon the effect; got {finding!r:.100}"
             )
         row = await ops.get_effect(db, ulid)
-        if row is not None and row.state == "issued" and _is_expired(row):
+        if row is not None and row.state == "issued" and row.needs_decision:
             outcome = Outcome("unknown", error="its owner gave no sign of life")
+            # An owner that lives mends a damaged lease with its next renewal.
+            damaged = row.lease_is_damaged
             await ops.move_effect(
-                db, ulid, outcome, origins=["issued"], actor=owner(), reason="lease expired", expired=True
+                db,
+                ulid,
+                outcome,
+                origins=["issued"],
+                actor=owner(),
+                reason="lease damaged" if damaged else "lease expired",
+                fence=row.fence if damaged else None,
+                expired=not damaged,
             )
             row = await ops.get_effect(db, ulid)
         if row is None:
             raise EffectError(f"there is no effect {effect_id!r}: EffectLog.pending() lists those that wait")
+        if row.state not in TRANSITIONS:
+            raise CheckpointCorrupted(f"{row.fault}. It cannot be decided on as long as its row is as it is")
         decided = row.state == "unknown" and await resolve(
             db, self._saver.serde, row, finding, source="human", actor=actor or owner(), reason=note
         )
@@ -535,7 +548,7 @@ class EffectLog:
         return await self._history(self._saver._adb, effect_id)
 
     async def _history(self, db: Database, effect_id: str) -> Sequence[EffectEvent]:
-        return [EffectEvent(effect_id, *row) for row in await ops.list_events(db, _require_ulid(effect_id))]
+        return [event_of(effect_id, row) for row in await ops.list_events(db, _require_ulid(effect_id))]
 
     def _record(self, row: EffectRow) -> EffectRecord:
         return record_of(self._saver.serde, row)
@@ -598,10 +611,6 @@ async def _leave(guard: Guard, attempt: Attempt, exc: BaseException | None) -> N
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
     await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"))
-
-
-def _is_expired(row: EffectRow) -> bool:
-    return row.lease_until is not None and row.lease_until < row.now
 
 
 def _require_ulid(effect_id: str) -> Any:
