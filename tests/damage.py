@@ -105,7 +105,7 @@ def damage(conninfo: str, statement: str, params: Sequence[Any] = ()) -> None:
     with psycopg.connect(conninfo) as connection:
         assert connection.execute(
             sql.SQL(statement).format(s=sql.Identifier(SCHEMA)), params or None
-        ).rowcount  # type: ignore[arg-type]
+        ).rowcount
 
 
 def allow_any_state(conninfo: str) -> None:
