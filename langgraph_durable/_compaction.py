@@ -75,7 +75,9 @@ async def fold_checkpoint(
         return None
     versions = before.checkpoint["channel_versions"]
     if lost := sorted(folded.keys() - versions.keys()):
-        raise CheckpointCorrupted(f"the stored checkpoint has no version of its delta channels {lost}: {where}")
+        raise CheckpointCorrupted(
+            f"the stored checkpoint has no version of its delta channels {lost}: {where}"
+        )
 
     def prove(after: StoredCheckpoint) -> None:
         now = decode(after)

@@ -204,7 +204,7 @@ class Reader:
 
 
 @settings(
-    max_examples=EXAMPLES * 3 // 10,
+    max_examples=EXAMPLES // 4,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
