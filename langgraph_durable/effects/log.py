@@ -166,14 +166,17 @@ class EffectLog:
 
     @classmethod
     def from_saver(cls, saver: DurableSaver) -> EffectLog:
-        """Return the log beside a saver's checkpoints; the same one each time."""
-        from langgraph_durable.saver import DurableSaver
+        """Return the log beside a saver's checkpoints; the same one each time.
 
-        if not isinstance(saver, DurableSaver):
-            raise InvalidConfig(
-                f"an effect log needs a DurableSaver, got {type(saver).__name__}: compile the graph with "
-                "checkpointer=DurableSaver.from_conn_string(...)"
-            )
+        Args:
+            saver: The saver, or a proxy in front of it, such as the checkpointer that the Agent Server gives a graph.
+
+        Raises:
+            InvalidConfig: It is something else.
+        """
+        from langgraph_durable.saver import require_saver
+
+        saver = require_saver(saver, "an effect log")
         with _making:
             log: EffectLog | None = saver._shared.get("effects")
             if log is None:
