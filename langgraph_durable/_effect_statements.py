@@ -17,6 +17,14 @@ _COLUMNS: LiteralString = """
     e.input, e.result_type, e.result, e.asked, e.lease_until, e.expired_at, now() AS now
 """
 
+# A condition that always holds, and has the transaction flushed to disk at its commit, where the role or the database
+# has that off: an effect whose record is lost in a crash would happen again. Other settings are the operator's choice.
+# Each statement that writes has it where it is evaluated for a row that is written, so that it costs no round trip.
+_DURABLY: LiteralString = """CASE
+    WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) = 'on'
+    ELSE true
+END"""
+
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
 # claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: another
 # process's live lease may be a dead one's. (Not those of the same message or, of code, the same checkpoint: whoever
@@ -92,7 +100,9 @@ WITH seen AS MATERIALIZED (
     SELECT effect_id,
         CASE WHEN EXISTS (SELECT FROM seen WHERE state = 'claimed') THEN 'claimed' ELSE previous_state END,
         state, fence, attempts, %(actor)s::text, %(reason)s::text
-    FROM claimed
+    FROM claimed WHERE """
+    + _DURABLY
+    + """
 )
 SELECT 0, * FROM claimed
 UNION ALL
@@ -138,7 +148,9 @@ WITH e AS (
     INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
     SELECT effect_id, previous_state, state, fence, attempts, %(actor)s::text,
         CASE WHEN expired_at IS NULL OR %(source)s::text = 'human' THEN %(reason)s::text END
-    FROM e
+    FROM e WHERE """
+    + _DURABLY
+    + """
 )
 SELECT """
     + _COLUMNS
@@ -146,24 +158,30 @@ SELECT """
 )
 
 # What an owner reports whose fence was moved: refused, but not forgotten.
-RECORD_REFUSAL = Statement("""
+RECORD_REFUSAL = Statement(
+    """
 INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
 SELECT effect_id, state, state, %(fence)s::bigint, attempts, %(actor)s::text, %(reason)s::text
-FROM {schema}.effects WHERE effect_id = %(effect_id)s::uuid
-""")
+FROM {schema}.effects WHERE effect_id = %(effect_id)s::uuid AND """
+    + _DURABLY
+)
 
-RENEW = Statement("""
+RENEW = Statement(
+    """
 UPDATE {schema}.effects e SET lease_until = now() + k.lease
 FROM unnest(%s::uuid[], %s::bigint[], %s::interval[]) AS k (effect_id, fence, lease)
-WHERE e.effect_id = k.effect_id AND e.fence = k.fence AND e.state IN ('claimed', 'issued')
-RETURNING e.effect_id
-""")
+WHERE e.effect_id = k.effect_id AND e.fence = k.fence AND e.state IN ('claimed', 'issued') AND """
+    + _DURABLY
+    + " RETURNING e.effect_id"
+)
 
-REMEMBER = Statement("""
+REMEMBER = Statement(
+    """
 UPDATE {schema}.effects SET asked = asked || array(
     SELECT DISTINCT memory FROM unnest(%(memory)s::text[]) AS memory WHERE memory <> ALL (asked)
-) WHERE effect_id = %(effect_id)s::uuid
-""")
+) WHERE effect_id = %(effect_id)s::uuid AND """
+    + _DURABLY
+)
 
 FIND_COMPLETED = Statement(
     "SELECT"

@@ -354,7 +354,7 @@ MUTANTS = {
         },
     ),
     "a claim leaves the fence": ("CLAIM", {"fence = e.fence + 1": "fence = e.fence"}),
-    "a claim is not told": ("CLAIM", {"FROM claimed\n)": "FROM claimed WHERE false\n)"}),
+    "a claim is not told": ("CLAIM", {"FROM claimed WHERE CASE": "FROM claimed WHERE false AND CASE"}),
     "anyone may report": ("MOVE", {"OR fence = %(fence)s::bigint": "OR %(fence)s::bigint > 0"}),
 }
 
