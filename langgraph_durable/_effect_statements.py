@@ -68,6 +68,7 @@ WITH seen AS MATERIALIZED (
     WHERE NOT EXISTS (
         SELECT FROM seen WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()
+        OR state = 'suspended' AND previous_state IS DISTINCT FROM 'claimed' AND NOT %(resumes)s::bool
         OR state = 'failed' AND %(task_id)s::text || '/refused' = ANY (asked)
     ) AND NOT EXISTS (SELECT FROM twin)
     ON CONFLICT (scope_thread, key) DO UPDATE SET
@@ -76,8 +77,8 @@ WITH seen AS MATERIALIZED (
             WHEN e.state = 'claimed' AND e.previous_state = 'suspended' THEN 'suspended' ELSE e.state
         END,
         state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
-        -- A key that may not have been sent is no key that the vendor has an error saved under.
-        generation = e.generation + (e.state = 'failed' AND 'unsent/' || e.fence::text <> ALL (e.asked))::int,
+        -- The vendor may have an error saved under the key of what definitely failed, and only of that.
+        generation = e.generation + (e.state = 'failed' AND 'kept ' || e.fence::text <> ALL (e.asked))::int,
         -- A copied thread's own attempt is another payment than its source's.
         vendor_seed = CASE WHEN e.state = 'failed' THEN excluded.vendor_seed ELSE e.vendor_seed END,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
@@ -87,10 +88,16 @@ WITH seen AS MATERIALIZED (
         input_type = excluded.input_type, input = excluded.input, expired_at = NULL,
         asked = array(
             SELECT memory FROM unnest(e.asked) AS memory WHERE NOT starts_with(memory, 'claim ')
-            AND NOT starts_with(memory, 'unsent/') -- they tell of a fence that is moved here
+            AND NOT starts_with(memory, 'kept ') -- they tell of a fence that is moved here
         ) || ('claim ' || excluded.effect_id::text || ' ' || (e.fence + 1)::text)
     WHERE e.input_hash = excluded.input_hash
-    AND (e.state IN ('failed', 'suspended') OR e.state = 'claimed' AND e.lease_until < now())
+    AND CASE e.state
+        WHEN 'failed' THEN true
+        -- What waited before it was issued sent nothing.
+        WHEN 'suspended' THEN e.previous_state IS NOT DISTINCT FROM 'claimed' OR %(resumes)s::bool
+        WHEN 'claimed' THEN e.lease_until < now()
+        ELSE false
+    END
     AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))
     RETURNING """
     + _COLUMNS
@@ -123,7 +130,9 @@ WITH e AS (
         lease_until = CASE
             WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval
             -- When the attempt ended at the latest, which may be long after it began.
-            WHEN %(to)s::text = 'unknown' THEN CASE WHEN %(expired)s::bool THEN lease_until ELSE now() END
+            WHEN %(to)s::text IN ('unknown', 'suspended') THEN CASE
+                WHEN %(expired)s::bool OR state = 'suspended' THEN lease_until ELSE now()
+            END
         END,
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,
         ended_at = CASE WHEN %(to)s::text IN ('completed', 'failed', 'abandoned') THEN now() END,

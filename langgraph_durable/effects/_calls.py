@@ -33,7 +33,9 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
 _SCRATCHPAD = "__pregel_scratchpad"
+_SEND = "__pregel_send"
 _TASK_ID = "__pregel_task_id"
+_RESUME = "__resume__"  # and of the channel of answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Place:
     push: int | None
     """Which of its step's tasks that were asked for one by one this is."""
     saver: Any
+    send: Any
+    """What takes the task's writes."""
     execution: Execution
 
     @property
@@ -126,6 +130,20 @@ class Execution:
             self._answers[:0] = reversed(taken)
             return list(self._answers)
 
+    def keep_answers(self, send: Callable[[list[tuple[str, Any]]], object]) -> None:
+        """Have LangGraph store the answers that the body has yet to get, as its own `interrupt()` would.
+
+        It drops an answer that no interrupt took when the next one comes.
+        """
+        pad = self._scratchpad
+        if pad is None:
+            return
+        with self._lock:
+            if (answer := pad.get_null_resume(True)) is not None:
+                pad.resume.append(answer)
+            if pad.resume:
+                send([(_RESUME, list(pad.resume))])
+
     def has_unaddressed_answer(self, checkpoint_ns: str) -> bool:
         """Tell whether this run came with an answer that was not taken."""
         from langgraph.types import Interrupt
@@ -176,6 +194,7 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         durability=configurable.get(_DURABILITY),
         push=_push_of(metadata.get("langgraph_path")),
         saver=configurable[_CHECKPOINTER],
+        send=configurable.get(_SEND),
         execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
     )
 
