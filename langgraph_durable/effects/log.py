@@ -275,7 +275,7 @@ class EffectLog:
         Args:
             name: What is done, such as "charge".
             key: What makes it the same effect whenever it is asked for again; unique among all of this name.
-            args: Plain data; the same key with other args is an EffectConflict.
+            args: Plain data, without iterators and secrets; the same key with other args is an EffectConflict.
             policy: What to do when an earlier attempt's end is unknown.
             issued: Whether it may happen from the start. With False it cannot before `e.issue()`: leaving before that
                 means failed, or, by `interrupt()`, that the block is run again with the answer; and a process that dies

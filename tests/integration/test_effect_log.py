@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.errors import GraphInterrupt
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr
+from typing_extensions import TypedDict
 
 from langgraph_durable import (
     IDEMPOTENT,
@@ -1229,6 +1233,118 @@ async def test_arguments_that_are_no_plain_data(log: Log) -> None:
         async with log.effect(args={"lock": threading.Lock()}):
             pytest.fail("it ran")
     assert await log.list() == []
+
+
+class Nothing(TypedDict, total=False):
+    done: bool
+
+
+class Card(BaseModel):
+    number: SecretStr
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    amount: int = Field(default=1, exclude=True)
+
+
+@dataclass
+class Mail:
+    users: Any
+
+
+HIDDEN: dict[str, Callable[[], Any]] = {
+    "generator": lambda: (user for user in ("ann", "bob")),
+    "iterator": lambda: iter(["ann", "bob"]),
+    "map": lambda: map(str, ["ann", "bob"]),
+    "zip": lambda: zip(["ann"], ["bob"], strict=True),
+    "in a list": lambda: [["carl"], [iter(["ann", "bob"])]],
+    "in a dict": lambda: {"to": (user for user in ("ann", "bob"))},
+    "in a deque": lambda: deque([iter(["ann", "bob"])]),
+    "in a dataclass": lambda: Mail(iter(["ann", "bob"])),
+    "in a model": lambda: Order(name="a", more=iter(["ann"])),  # type: ignore[call-arg]
+    "secret": lambda: SecretStr("ann"),
+    "secret bytes": lambda: SecretBytes(b"ann"),
+    "secret in a model": lambda: [Card(number=SecretStr("ann"))],
+    "excluded": lambda: Order(name="a", amount=2),
+}
+
+
+def mail(log: Log, done: list[Any], **options: Any) -> Callable[..., Any]:
+    """A decorated function of one argument, which reads it."""
+
+    def act(users: Any, note: str = "") -> str:
+        done.append(list(users) if isinstance(users, Iterator) else users)
+        return "sent"
+
+    decorate = effect(log=log.inner, **options)
+    if log.asynchronous:
+
+        async def aact(users: Any, note: str = "") -> str:
+            return act(users, note)
+
+        return decorate(aact)
+    guarded = decorate(act)
+
+    async def acted(*args: Any, **kwargs: Any) -> str:
+        return guarded(*args, **kwargs)
+
+    return acted
+
+
+def in_a_graph(node: Callable[[Any], Any], saver: DurableSaver) -> Any:
+    async def run(state: Nothing) -> None:
+        await node(state)
+
+    builder = StateGraph(Nothing)
+    builder.add_node("node", run)
+    builder.add_edge(START, "node")
+    return builder.compile(checkpointer=saver)
+
+
+@pytest.mark.context
+@pytest.mark.parametrize("scope", ["call", "thread"])
+@pytest.mark.parametrize("hidden", HIDDEN)
+async def test_arguments_that_hashing_would_use_up_or_not_tell_apart(
+    log: Log, hidden: str, scope: str
+) -> None:
+    done: list[Any] = []
+    send, given = mail(log, done, scope=scope), HIDDEN[hidden]()
+
+    async def node(state: Any) -> None:
+        await send(given)
+
+    graph = in_a_graph(node, log.saver)
+    with pytest.raises(EffectError, match=r"plain data.*key="):
+        await graph.ainvoke({}, {"configurable": {"thread_id": "t"}}, durability="sync")
+    assert done == []
+    assert await log.list() == []
+    if isinstance(given, Iterator):
+        assert list(given), "it was used up"
+    with pytest.raises(EffectError, match="plain data"):
+        async with log.effect(args=[given]):
+            pytest.fail("it ran")
+    assert await log.list() == []
+
+
+@pytest.mark.parametrize("hidden", [*HIDDEN, "lock"])
+async def test_a_key_lets_any_arguments_pass(log: Log, hidden: str) -> None:
+    done: list[Any] = []
+    send = mail(log, done, key="k", name="mail")
+    given = HIDDEN.get(hidden, threading.Lock)
+    for _ in range(2):
+        assert await send(given()) == "sent"
+    whole = [list(given()) if isinstance(given(), Iterator) else None]
+    assert len(done) == 1
+    if whole != [None]:
+        assert done == whole
+    record = await log.only()
+    assert "<left out>" in str(record.args)
+    assert "ann" not in str(record.args)
+    with pytest.raises(EffectConflict):  # by what can be compared
+        await send(given(), note="another")
 
 
 @pytest.mark.parametrize("effect_id", ["", "x", "0" * 25, "ü" * 26, None, 3, "a\0b"], ids=repr)
