@@ -177,6 +177,8 @@ def require_policy(strategy: Any, keep_last: Any, older_than: Any) -> Policy:
     Raises:
         InvalidConfig: The strategy is unknown, or a number or an age cannot be used.
     """
+    if strategy == "delete_all":  # as the Agent Server says
+        strategy = "delete"
     if strategy not in ("keep_latest", "delete"):
         raise InvalidConfig(f'unknown prune strategy {strategy!r}: pass "keep_latest" or "delete"')
     older_than = require_age(older_than, "older_than")

@@ -17,7 +17,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         "claimed": frozenset({"claimed", "issued", "completed", "failed", "suspended"}),
         "issued": frozenset({"completed", "failed", "suspended", "unknown"}),
-        "suspended": frozenset({"claimed", "issued"}),
+        "suspended": frozenset({"claimed", "issued", "unknown"}),
         "completed": frozenset(),
         "failed": frozenset({"claimed", "issued"}),
         "unknown": frozenset({"completed", "failed", "issued", "abandoned"}),

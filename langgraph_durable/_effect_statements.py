@@ -17,6 +17,14 @@ _COLUMNS: LiteralString = """
     e.input, e.result_type, e.result, e.asked, e.lease_until, e.expired_at, now() AS now
 """
 
+# A condition that always holds, and has the transaction flushed to disk at its commit, where the role or the database
+# has that off: an effect whose record is lost in a crash would happen again. Other settings are the operator's choice.
+# Each statement that writes has it where it is evaluated for a row that is written, so that it costs no round trip.
+_DURABLY: LiteralString = """CASE
+    WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) = 'on'
+    ELSE true
+END"""
+
 # The kinds of rows that a claim gives: the effect, claimed; the effect, that may not be claimed; or, instead of a first
 # claim, effects of the same thread, tool and arguments under another key, whose end nobody knows, or knows yet: another
 # process's live lease may be a dead one's. (Not those of the same message or, of code, the same checkpoint: whoever
@@ -60,6 +68,7 @@ WITH seen AS MATERIALIZED (
     WHERE NOT EXISTS (
         SELECT FROM seen WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()
+        OR state = 'suspended' AND previous_state IS DISTINCT FROM 'claimed' AND NOT %(resumes)s::bool
         OR state = 'failed' AND %(task_id)s::text || '/refused' = ANY (asked)
     ) AND NOT EXISTS (SELECT FROM twin)
     ON CONFLICT (scope_thread, key) DO UPDATE SET
@@ -68,8 +77,8 @@ WITH seen AS MATERIALIZED (
             WHEN e.state = 'claimed' AND e.previous_state = 'suspended' THEN 'suspended' ELSE e.state
         END,
         state = excluded.state, fence = e.fence + 1, attempts = e.attempts + 1,
-        -- A key that may not have been sent is no key that the vendor has an error saved under.
-        generation = e.generation + (e.state = 'failed' AND 'unsent/' || e.fence::text <> ALL (e.asked))::int,
+        -- The vendor may have an error saved under the key of what definitely failed, and only of that.
+        generation = e.generation + (e.state = 'failed' AND 'kept ' || e.fence::text <> ALL (e.asked))::int,
         -- A copied thread's own attempt is another payment than its source's.
         vendor_seed = CASE WHEN e.state = 'failed' THEN excluded.vendor_seed ELSE e.vendor_seed END,
         checkpoint_ns = excluded.checkpoint_ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
@@ -79,10 +88,16 @@ WITH seen AS MATERIALIZED (
         input_type = excluded.input_type, input = excluded.input, expired_at = NULL,
         asked = array(
             SELECT memory FROM unnest(e.asked) AS memory WHERE NOT starts_with(memory, 'claim ')
-            AND NOT starts_with(memory, 'unsent/') -- they tell of a fence that is moved here
+            AND NOT starts_with(memory, 'kept ') -- they tell of a fence that is moved here
         ) || ('claim ' || excluded.effect_id::text || ' ' || (e.fence + 1)::text)
     WHERE e.input_hash = excluded.input_hash
-    AND (e.state IN ('failed', 'suspended') OR e.state = 'claimed' AND e.lease_until < now())
+    AND CASE e.state
+        WHEN 'failed' THEN true
+        -- What waited before it was issued sent nothing.
+        WHEN 'suspended' THEN e.previous_state IS NOT DISTINCT FROM 'claimed' OR %(resumes)s::bool
+        WHEN 'claimed' THEN e.lease_until < now()
+        ELSE false
+    END
     AND (e.state <> 'failed' OR coalesce(excluded.task_id || '/refused' <> ALL (e.asked), true))
     RETURNING """
     + _COLUMNS
@@ -92,7 +107,9 @@ WITH seen AS MATERIALIZED (
     SELECT effect_id,
         CASE WHEN EXISTS (SELECT FROM seen WHERE state = 'claimed') THEN 'claimed' ELSE previous_state END,
         state, fence, attempts, %(actor)s::text, %(reason)s::text
-    FROM claimed
+    FROM claimed WHERE """
+    + _DURABLY
+    + """
 )
 SELECT 0, * FROM claimed
 UNION ALL
@@ -113,7 +130,9 @@ WITH e AS (
         lease_until = CASE
             WHEN %(to)s::text IN ('claimed', 'issued') THEN now() + %(lease)s::interval
             -- When the attempt ended at the latest, which may be long after it began.
-            WHEN %(to)s::text = 'unknown' THEN CASE WHEN %(expired)s::bool THEN lease_until ELSE now() END
+            WHEN %(to)s::text IN ('unknown', 'suspended') THEN CASE
+                WHEN %(expired)s::bool OR state = 'suspended' THEN lease_until ELSE now()
+            END
         END,
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,
         ended_at = CASE WHEN %(to)s::text IN ('completed', 'failed', 'abandoned') THEN now() END,
@@ -138,7 +157,9 @@ WITH e AS (
     INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
     SELECT effect_id, previous_state, state, fence, attempts, %(actor)s::text,
         CASE WHEN expired_at IS NULL OR %(source)s::text = 'human' THEN %(reason)s::text END
-    FROM e
+    FROM e WHERE """
+    + _DURABLY
+    + """
 )
 SELECT """
     + _COLUMNS
@@ -146,24 +167,30 @@ SELECT """
 )
 
 # What an owner reports whose fence was moved: refused, but not forgotten.
-RECORD_REFUSAL = Statement("""
+RECORD_REFUSAL = Statement(
+    """
 INSERT INTO {schema}.effect_events (effect_id, from_state, to_state, fence, attempt, actor, reason)
 SELECT effect_id, state, state, %(fence)s::bigint, attempts, %(actor)s::text, %(reason)s::text
-FROM {schema}.effects WHERE effect_id = %(effect_id)s::uuid
-""")
+FROM {schema}.effects WHERE effect_id = %(effect_id)s::uuid AND """
+    + _DURABLY
+)
 
-RENEW = Statement("""
+RENEW = Statement(
+    """
 UPDATE {schema}.effects e SET lease_until = now() + k.lease
 FROM unnest(%s::uuid[], %s::bigint[], %s::interval[]) AS k (effect_id, fence, lease)
-WHERE e.effect_id = k.effect_id AND e.fence = k.fence AND e.state IN ('claimed', 'issued')
-RETURNING e.effect_id
-""")
+WHERE e.effect_id = k.effect_id AND e.fence = k.fence AND e.state IN ('claimed', 'issued') AND """
+    + _DURABLY
+    + " RETURNING e.effect_id"
+)
 
-REMEMBER = Statement("""
+REMEMBER = Statement(
+    """
 UPDATE {schema}.effects SET asked = asked || array(
     SELECT DISTINCT memory FROM unnest(%(memory)s::text[]) AS memory WHERE memory <> ALL (asked)
-) WHERE effect_id = %(effect_id)s::uuid
-""")
+) WHERE effect_id = %(effect_id)s::uuid AND """
+    + _DURABLY
+)
 
 FIND_COMPLETED = Statement(
     "SELECT"

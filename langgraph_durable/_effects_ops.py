@@ -138,6 +138,11 @@ def new_effect_id() -> uuid.UUID:
     return ULID().to_uuid()
 
 
+def kept_memory(fence: int) -> str:
+    """Return what an effect remembers of an attempt whose failure leaves the vendor's key; CLAIM heeds it."""
+    return f"kept {fence}"
+
+
 def claim_memory(claim_id: uuid.UUID, fence: int) -> str:
     """Return what an effect remembers of a claim that was not its first; CLAIM writes the same."""
     return f"claim {claim_id} {fence}"
@@ -152,6 +157,7 @@ async def claim_effect(
     lease: timedelta,
     *,
     heed_twins: bool,
+    resumes: bool,
 ) -> tuple[int, EffectRow]:
     """Claim an effect, or return it as it is, or a twin of it that must be resolved first.
 
@@ -164,6 +170,7 @@ async def claim_effect(
         lease: Time until another worker may take the owner for dead, on the server's clock.
         heed_twins: Whether a first claim waits for effects of the same thread, tool and arguments whose end nobody
             knows.
+        resumes: Whether a body that waited for a human runs again though it may have sent something before.
 
     Returns:
         MINE, SEEN or TWIN, and the effect, or its twin.
@@ -196,6 +203,7 @@ async def claim_effect(
         "reason": None,
         "lease": lease,
         "heed_twins": heed_twins,
+        "resumes": resumes,
     }
     while True:
         rows = await db.fetch(sql.CLAIM, params)
@@ -211,6 +219,30 @@ async def claim_effect(
             new = row.effect_id == effect_id and row.fence == 1
             mine = row.state == state and (new or claim_memory(effect_id, row.fence) in row.asked)
             return (sql.MINE if mine else kind), row
+
+
+async def expire_effect(db: Database, row: EffectRow, actor: str, *, by_hand: bool = False) -> bool:
+    """Declare an issued effect unknown if its owner gave no sign for a lease; return whether it did.
+
+    The owner may only stand still, and send later what it was about to: the vendor must know that by its key. A lease
+    that is damaged expires only by a human's decision: an owner that lives mends it with its next renewal.
+    """
+    damaged = by_hand and row.lease_is_damaged
+    expired = row.lease_until is not None and row.lease_until < row.now
+    if row.state != "issued" or not (expired or damaged):
+        return False
+    moved = await move_effect(
+        db,
+        row.effect_id,
+        Outcome("unknown", error="its owner gave no sign of life"),
+        origins=["issued"],
+        actor=actor,
+        reason="lease damaged" if damaged else "lease expired",
+        fence=row.fence,
+        expired=not damaged,
+        memory=[kept_memory(row.fence)],
+    )
+    return moved is not None
 
 
 async def find_completed(db: Database, call: Call) -> EffectRow | None:

@@ -237,7 +237,8 @@ WITH taken AS MATERIALIZED (
     SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, task_id, run_id,
         message_id, tool_call_id, tool, scope, input_hash, input_type, input, new_state, state, generation,
         attempts, asked, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash,
-        source, error, effect_id, expired_at, CASE new_state WHEN 'unknown' THEN least(lease_until, now()) END
+        source, error, effect_id, expired_at,
+        CASE WHEN new_state IN ('unknown', 'suspended') THEN least(lease_until, now()) END
     FROM effect
     ON CONFLICT DO NOTHING
     RETURNING effect_id, state, attempts, origin

@@ -268,7 +268,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     def _is_of(self, graph: Any) -> bool:
         """Tell whether a graph has this saver, or a clone of it, which shares its connections."""
-        saver = getattr(graph, "checkpointer", None)
+        saver = getattr(getattr(graph, "checkpointer", None), "durable_saver", None)
         if not isinstance(saver, SaverOperations):
             return False
         mine, its = (self._blocking, self._asynchronous), (saver._blocking, saver._asynchronous)

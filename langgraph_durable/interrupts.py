@@ -26,7 +26,7 @@ from langgraph_durable._metrics import measured
 from langgraph_durable._sessions import Row
 from langgraph_durable._times import time_fault
 from langgraph_durable._ulids import parse_ulid, show_ulid
-from langgraph_durable.errors import CheckpointCorrupted, InvalidConfig
+from langgraph_durable.errors import CheckpointCorrupted
 
 if TYPE_CHECKING:
     from langgraph_durable.saver import DurableSaver
@@ -71,7 +71,7 @@ def pending_interrupts(
     No connection is held between pages.
 
     Args:
-        saver: Whose threads.
+        saver: Whose threads; or a proxy in front of it.
         thread_id: Only this thread's.
         after: Go on after this thread: for a page, the last one's of the page before.
         limit: At most this many threads, each with all its questions.
@@ -81,24 +81,25 @@ def pending_interrupts(
 
     Round trips: 1 for each 100 threads that wait, 1 more if a question of theirs names an effect.
     """
-    return _Inbox(saver, thread_id, after, limit).iterate(saver._db)
+    inbox = _Inbox(saver, thread_id, after, limit)
+    return inbox.iterate(inbox.saver._db)
 
 
 def apending_interrupts(
     saver: DurableSaver, *, thread_id: str | None = None, after: str = "", limit: int | None = None
 ) -> AsyncIterator[PendingInterrupt]:
     """Iterate over what threads wait for a human with; see `pending_interrupts`."""
-    return _Inbox(saver, thread_id, after, limit).aiterate(saver._adb)
+    inbox = _Inbox(saver, thread_id, after, limit)
+    return inbox.aiterate(inbox.saver._adb)
 
 
 class _Inbox:
     """One walk through the threads that wait, once."""
 
     def __init__(self, saver: DurableSaver, thread_id: str | None, after: str, limit: int | None) -> None:
-        from langgraph_durable.saver import DurableSaver
+        from langgraph_durable.saver import require_saver
 
-        if not isinstance(saver, DurableSaver):
-            raise InvalidConfig(f"pending_interrupts needs a DurableSaver, got {type(saver).__name__}")
+        self.saver = saver = require_saver(saver, "pending_interrupts")
         self._serde = saver.serde
         self._metrics = saver._metrics
         self._statement = sql.LIST_WAITING if thread_id is None else sql.LIST_WAITING_IN_THREAD

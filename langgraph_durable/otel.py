@@ -26,8 +26,7 @@ from langgraph.errors import GraphBubbleUp
 
 from langgraph_durable import __version__
 from langgraph_durable._metrics import MetricSources
-from langgraph_durable.errors import InvalidConfig
-from langgraph_durable.saver import DurableSaver
+from langgraph_durable.saver import DurableSaver, require_saver
 
 try:
     from opentelemetry import metrics, trace
@@ -82,15 +81,14 @@ def instrument(
     A saver that is instrumented already stays as it is.
 
     Args:
-        saver: The saver.
+        saver: The saver, or a proxy in front of it.
         tracer_provider: Where spans go; by default OpenTelemetry's global one, also if it is set later.
         meter_provider: Where metrics go; by default the global one.
 
     Raises:
         InvalidConfig: `saver` is something else.
     """
-    if not isinstance(saver, DurableSaver):
-        raise InvalidConfig(f"instrument needs a DurableSaver, got {type(saver).__name__}")
+    saver = require_saver(saver, "instrument")
     if meter_provider is metrics.get_meter_provider():
         meter_provider = None
     with _instrumenting:

@@ -190,6 +190,15 @@ class DurableSaver(SaverOperations):
 
     # --- lifetime ---
 
+    @property
+    def durable_saver(self) -> Self:
+        """This saver.
+
+        The base class has no such name, so a proxy that forwards what it lacks, as the Agent Server's adapter does,
+        gives the saver behind it.
+        """
+        return self
+
     def close(self) -> None:
         """Close the saver's own pools; pools given to it stay open. Further calls raise SaverClosed."""
         if self._own is not None:
@@ -453,7 +462,7 @@ class DurableSaver(SaverOperations):
 
         Args:
             thread_ids: The threads to prune.
-            strategy: "keep_latest", or "delete" for everything.
+            strategy: "keep_latest", or "delete" for everything; "delete_all", as the Agent Server says, is the same.
             keep_last: How many checkpoints each namespace keeps; 1 by default.
             older_than: Only checkpoints at least this old are deleted, by the server's clock at their put.
             dry_run: Only count.
@@ -631,6 +640,21 @@ class DurableSaver(SaverOperations):
             return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
         digits = current.partition(".")[0] if current else "0000000000"
         return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
+
+
+def require_saver(saver: Any, user: str) -> DurableSaver:
+    """Return the DurableSaver that something is, or stands in front of.
+
+    Raises:
+        InvalidConfig: It is none.
+    """
+    found = getattr(saver, "durable_saver", None)
+    if not isinstance(found, DurableSaver):
+        raise InvalidConfig(
+            f"{user} needs a DurableSaver, got {type(saver).__name__}: pass DurableSaver.from_conn_string(...), or "
+            "compile the graph with it as checkpointer"
+        )
+    return found
 
 
 def _given(pool: Any) -> BlockingConnections:

@@ -49,14 +49,20 @@ class Log:
 
     @asynccontextmanager
     async def effect(
-        self, name: str = "pay", *, key: str = "k", args: Any = None, policy: EffectPolicy | None = None
+        self,
+        name: str = "pay",
+        *,
+        key: str = "k",
+        args: Any = None,
+        policy: EffectPolicy | None = None,
+        **options: Any,
     ) -> AsyncIterator[Hand]:
         policy = policy or EffectPolicy()
         if self.asynchronous:
-            async with self.inner.aeffect(name, key=key, args=args, policy=policy) as e:
+            async with self.inner.aeffect(name, key=key, args=args, policy=policy, **options) as e:
                 yield Hand(e)
             return
-        with self.inner.effect(name, key=key, args=args, policy=policy) as made:
+        with self.inner.effect(name, key=key, args=args, policy=policy, **options) as made:
             yield Hand(made)
 
     @asynccontextmanager

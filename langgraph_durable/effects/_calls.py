@@ -14,10 +14,10 @@ import hashlib
 import itertools
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -33,7 +33,11 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
 _SCRATCHPAD = "__pregel_scratchpad"
+_SEND = "__pregel_send"
 _TASK_ID = "__pregel_task_id"
+_RESUME = "__resume__"  # and of the channel of answers
+
+_LEFT_OUT = "<left out>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Place:
     push: int | None
     """Which of its step's tasks that were asked for one by one this is."""
     saver: Any
+    send: Any
+    """What takes the task's writes."""
     execution: Execution
 
     @property
@@ -126,6 +132,20 @@ class Execution:
             self._answers[:0] = reversed(taken)
             return list(self._answers)
 
+    def keep_answers(self, send: Callable[[list[tuple[str, Any]]], object]) -> None:
+        """Have LangGraph store the answers that the body has yet to get, as its own `interrupt()` would.
+
+        It drops an answer that no interrupt took when the next one comes.
+        """
+        pad = self._scratchpad
+        if pad is None:
+            return
+        with self._lock:
+            if (answer := pad.get_null_resume(True)) is not None:
+                pad.resume.append(answer)
+            if pad.resume:
+                send([(_RESUME, list(pad.resume))])
+
     def has_unaddressed_answer(self, checkpoint_ns: str) -> bool:
         """Tell whether this run came with an answer that was not taken."""
         from langgraph.types import Interrupt
@@ -176,6 +196,7 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         durability=configurable.get(_DURABILITY),
         push=_push_of(metadata.get("langgraph_path")),
         saver=configurable[_CHECKPOINTER],
+        send=configurable.get(_SEND),
         execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
     )
 
@@ -248,9 +269,10 @@ def canonical(value: Any) -> str:
     """Return a value as JSON with one form: keys sorted, no spaces; whatever JSON has not, as pydantic puts it.
 
     Raises:
-        EffectError: It cannot be put so.
+        EffectError: It cannot be put so, or not all that tells it from others would be in it.
     """
     try:
+        _require_shown(value)
         plain = to_jsonable_python(
             _in_order(value), serialize_unknown=False, inf_nan_mode="strings", bytes_mode="base64"
         )
@@ -258,8 +280,55 @@ def canonical(value: Any) -> str:
     except Exception as exc:
         raise EffectError(
             f"the arguments of an effect must be plain data, to be told from others: {exc}. Pass plain values, or "
-            "give the effect a key= of its own"
+            "give @effect a key=, which leaves out what is not"
         ) from exc
+
+
+def legible(value: Any) -> Any:
+    """Return what can be hashed of the arguments of an effect which its key tells from others."""
+    with suppress(EffectError):
+        canonical(value)
+        return value
+    if isinstance(value, dict):
+        value = {name: legible(part) for name, part in value.items()}
+    elif isinstance(value, (list, tuple)):
+        value = [legible(part) for part in value]
+    else:
+        return _LEFT_OUT
+    with suppress(EffectError):
+        canonical(value)
+        return value
+    return _LEFT_OUT
+
+
+def _require_shown(value: Any) -> None:
+    """Refuse a value that hashing would use up, or would make the same as another.
+
+    Raises:
+        TypeError: It is, or holds, an iterator, a secret or a model with an excluded field.
+    """
+    kind = type(value)
+    if isinstance(value, (Iterator, AsyncIterator)):
+        raise TypeError(f"a {kind.__name__} would be used up by reading it (make it a list)")
+    if callable(getattr(kind, "get_secret_value", None)):
+        raise TypeError(f"a {kind.__name__} does not show what it holds")
+    for name, field in getattr(kind, "__pydantic_fields__", {}).items():
+        if field.exclude or getattr(field, "exclude_if", None):
+            raise TypeError(f"{kind.__name__} excludes its field {name!r} from what it shows")
+    for part in _parts(value):
+        _require_shown(part)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return itertools.chain(value, value.values())
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return value
+    if isinstance(value, BaseModel):
+        return itertools.chain(vars(value).values(), (value.model_extra or {}).values())
+    if is_dataclass(value) and not isinstance(value, type):
+        return (getattr(value, field.name, None) for field in fields(value))
+    return ()
 
 
 def _in_order(value: Any) -> Any:

@@ -95,6 +95,8 @@ class Guard:
         """Whether the caller gave the key, which no lost checkpoint can change."""
         self.is_alone = is_alone
         """Whether no other call runs in the same task: an answer that comes to the task is for this one."""
+        self.resumes = policy.verify is None or policy.idempotent
+        """Whether a body that waited for a human runs again unasked, though it may have sent something before."""
         self.problem: str | None = None
         """What is wrong with the last answer of a human, who is to be asked again."""
 
@@ -107,6 +109,12 @@ class Guard:
         Raises:
             EffectError: Neither can be done; the kinds say why.
         """
+        while True:
+            attempt = await self._begin(state)
+            if attempt.replayed or not attempt.is_late or await self._holds(attempt):
+                return attempt
+
+    async def _begin(self, state: State) -> Attempt:
         if await self.db.in_transaction():
             raise EffectError(
                 f"the effect {self.call.tool!r} would be recorded in your open transaction, and forgotten if that is "
@@ -155,7 +163,9 @@ class Guard:
                 if (attempt := await _unknown.settle(self, row, deadline)) is not None:
                     return attempt
                 continue
-            if await self._expire(row):
+            if row.state == "suspended" and await self._doubt(row):
+                continue
+            if await ops.expire_effect(self.db, row, owner()):
                 continue
             if time.monotonic() + delay > deadline:
                 raise EffectInFlight(
@@ -179,6 +189,7 @@ class Guard:
                 owner(),
                 self.policy.lease,
                 heed_twins=not (self.named or self.policy.idempotent),
+                resumes=self.resumes,
             )
             claimed.append(found)
             if left:
@@ -248,19 +259,17 @@ class Guard:
                     'durability="sync", or give it a key='
                 )
 
-    async def _expire(self, row: EffectRow) -> bool:
-        """Declare an issued effect unknown if its owner gave no sign for a lease."""
-        if row.state != "issued" or row.lease_until is None or row.lease_until >= row.now:
-            return False
-        outcome = Outcome("unknown", error="its owner gave no sign of life")
+    async def _doubt(self, row: EffectRow) -> bool:
+        """Declare an effect unknown whose body waited for a human: it may have sent something before it asked."""
         moved = await ops.move_effect(
             self.db,
             row.effect_id,
-            outcome,
-            origins=["issued"],
+            Outcome("unknown", error="its body waited for a human after it had begun"),
+            origins=["suspended"],
             actor=owner(),
-            reason="lease expired",
-            expired=True,
+            reason="runs again after it waited",
+            fence=row.fence,
+            memory=[ops.kept_memory(row.fence)],  # it did not fail, and the vendor must know it again
         )
         return moved is not None
 
@@ -322,22 +331,19 @@ class Guard:
             raise
 
     async def _run(self, body: Callable[[], Awaitable[Any]]) -> Attempt:
-        while True:
-            attempt = await self.begin("issued")
-            if attempt.replayed:
-                return attempt
-            with self.leases.keep(attempt.row.effect_id, attempt.row.fence, self.policy.lease):
-                if attempt.is_late and not await self._holds(attempt):
-                    continue
-                try:
-                    with running(attempt):
-                        attempt.value = await body()
-                    _require_ended(attempt)
-                except BaseException as exc:
-                    await self.db.finish(self.end_with(attempt, exc))
-                    raise
-                await self.db.finish(self.complete(attempt, attempt.value))
-                return attempt
+        attempt = await self.begin("issued")
+        if attempt.replayed:
+            return attempt
+        with self.leases.keep(attempt.row.effect_id, attempt.row.fence, self.policy.lease):
+            try:
+                with running(attempt):
+                    attempt.value = await body()
+                _require_ended(attempt)
+            except BaseException as exc:
+                await self.db.finish(self.end_with(attempt, exc))
+                raise
+            await self.db.finish(self.complete(attempt, attempt.value))
+            return attempt
 
     async def _holds(self, attempt: Attempt) -> bool:
         """Renew a lease that may have ended before the body began; if it was lost, give the attempt back.
@@ -367,7 +373,16 @@ class Guard:
             await self.db.sleep(_FIRST_WAIT)
 
     async def issue(self, attempt: Attempt) -> None:
-        """Record that what follows may reach the outside world."""
+        """Record that what follows may reach the outside world; if that is recorded, make sure that it is still ours.
+
+        Raises:
+            EffectSuperseded: Another owner took it over.
+        """
+        row = attempt.row
+        if row.state == "issued" and await ops.renew_leases(
+            self.db, [(row.effect_id, row.fence, self.policy.lease)]
+        ):
+            return
         await self.report(
             attempt, Outcome("issued"), origins=["claimed"], reason=None, lease=self.policy.lease
         )
@@ -391,18 +406,25 @@ class Guard:
             return Outcome("completed", source="executed", result_lost=True, error=str(exc)[:2000])
         return Outcome("completed", source="executed", result=result, output_hash=digest(result[1].hex()))
 
-    async def end_with(self, attempt: Attempt, exc: BaseException) -> None:
-        """Record what an exception means of the effect: that it failed, that it waits, or that nobody knows."""
+    async def end_with(self, attempt: Attempt, exc: BaseException, *, by_hand: bool = False) -> None:
+        """Record what an exception means of the effect: that it failed, that it waits, or that nobody knows.
+
+        By hand, code says itself when it may have sent something: if it waits for a human after that, it is not run
+        again for the answer.
+        """
         if (command := _questions.raised_command(exc)) is not None:
             await self.complete(attempt, command, raised=True)
             return
         error = self._describe(exc)
         interrupted = _questions.is_interrupt(exc)
-        not_sent = attempt.row.state == "claimed" or _was_refused(exc)
+        begun = attempt.row.state != "claimed"
+        # A refused connection may be the body's second one, or its client's second try: a verify can tell.
+        refused = _was_refused(exc)
+        not_sent = not begun or (refused and self.policy.verify is None)
         if attempt.came_from == "unknown":
             # What this attempt did not do tells nothing of the one before, whose key the vendor may have.
             state: State = "unknown"
-        elif interrupted or (not_sent and attempt.came_from == "suspended"):
+        elif (interrupted and not (by_hand and begun)) or (not_sent and attempt.came_from == "suspended"):
             # Nor of what was sent before the tool waited: the vendor must know that by its key again.
             state = "suspended"
         elif not_sent or isinstance(exc, self.policy.failed_on):
@@ -411,9 +433,9 @@ class Guard:
             state = "unknown"
         waits = interrupted and state == "suspended"
         outcome = Outcome(state, error=None if waits else error)
-        # A refused connection may be the body's second one, or its client's second try: the vendor is to know what was
-        # sent before by the same key.
-        memory = [f"unsent/{attempt.row.fence}"] if not_sent and state == "failed" else []
+        # What was cancelled may go on where it cannot be seen, as in a thread, and send under the vendor's old key.
+        keeps_key = not_sent or refused or interrupted or not isinstance(exc, Exception)
+        memory = [ops.kept_memory(attempt.row.fence)] if keeps_key and state in ("failed", "unknown") else []
         try:
             await self.report(attempt, outcome, origins=_FAILS_FROM[state], reason=error, memory=memory)
         except Exception as failure:

@@ -31,7 +31,7 @@ FORK_DECISIONS = ("replay", "new")
 
 # What an effect remembers, in `asked`: `task/fence`, what a task asked about; `task/` and its decision about a fork, or
 # one of these; and `seen/`, the answers that came. (And, of others: `claim` and `decision`, by which the retry of a
-# statement knows its own move; `unsent/fence`, that an attempt failed before anything was sent.)
+# statement knows its own move; `kept fence`, that a failure of that attempt leaves the vendor's key as it is.)
 _WAITING = "waiting"
 """The task waits for a decision on a twin of its effect."""
 _REFUSED = "refused"
@@ -151,6 +151,9 @@ async def _ask(guard: Guard, row: EffectRow, question: str, decisions: Sequence[
         and place.execution.has_unaddressed_answer(place.checkpoint_ns)
     ):
         guard.problem = f"the answer must {_example(row, decisions)}"
+    waited = row.state == "unknown" and row.previous_state == "suspended" and row.key == guard.call.key
+    if waited and _question(place, row) not in row.asked:
+        place.execution.keep_answers(place.send)  # they are the body's, which has not run since
     await ops.remember(guard.db, row.effect_id, [_question(place, row), *seen])
     record = guard.record(row)
     shown: dict[str, Any] = {

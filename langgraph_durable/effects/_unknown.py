@@ -53,6 +53,7 @@ async def _adopt(guard: Guard, twin: EffectRow, state: State) -> Attempt | None:
         owner(),
         guard.policy.lease,
         heed_twins=False,
+        resumes=guard.resumes,
     )
     if kind != sql.MINE:
         return None
@@ -182,9 +183,12 @@ async def resolve(
     reason: str | None,
     memory: Sequence[str] = (),
 ) -> bool:
-    """Move an unknown effect to what was found out of it; None abandons it. Tell whether it was this that moved it.
+    """Move an unknown effect to what was found out of it; None abandons it. Return whether it was this that moved it.
 
-    What it is to remember of that is stored with it, or not at all.
+    That nothing happened is a definite failure, after which the vendor gets another key, only of an attempt that is
+    known to have ended: one that may still go on could send under the old key, beside the next one under the new.
+
+    What the effect is to remember of that is stored with it, or not at all.
     """
     if isinstance(finding, Happened):
         result = encode_result(serde, finding.result, f"the result of {row.tool!r}")
@@ -194,6 +198,8 @@ async def resolve(
     else:
         outcome = Outcome("abandoned", source=source)
 
+    if outcome.state == "failed" and ops.kept_memory(row.fence) in row.asked:
+        memory = [*memory, ops.kept_memory(row.fence + 1)]  # its new owner's fence
     decision = f"decision {ops.new_effect_id()}"
     moved = await ops.move_effect(
         db,

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_durable._config import require_text
 from langgraph_durable._database import run_now
-from langgraph_durable.effects._calls import find_place, find_tool_call
+from langgraph_durable.effects._calls import find_place, find_tool_call, legible
 from langgraph_durable.effects._prepared import UNNAMED, Prepared, prepare
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy
@@ -40,7 +40,8 @@ def effect(
     Args:
         policy: What to do; or its attributes, as keywords.
         key: What makes two calls the same effect, instead of the policy's scope: text, or a function of the call's
-            arguments that returns it.
+            arguments that returns it. Without it, arguments must be data that can be hashed: iterators, secrets and
+            models with excluded fields are refused; with it they are neither compared nor recorded.
         log: The log, for calls outside of a graph.
         name: The effect's name; the function's by default.
         **options: Attributes of EffectPolicy, such as verify= or on_unknown=.
@@ -156,6 +157,8 @@ class _Guarded:
                 "@effect(...) a key= and a log=EffectLog.from_saver(saver)"
             )
         key = UNNAMED if self.key is None else self.key(**arguments) if callable(self.key) else self.key
+        if key is not UNNAMED:
+            arguments = legible(arguments)
         call = None
         if runtime is not None and place is not None:
             call = find_tool_call(runtime.state, runtime.tool_call_id, self.name, arguments, place)

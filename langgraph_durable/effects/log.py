@@ -112,7 +112,10 @@ class Effect(EffectHandle):
     """
 
     def issue(self) -> None:
-        """Record that what follows may reach the outside world. An exception before it means that nothing did."""
+        """Record that what follows may reach the outside world, if it was begun with issued=False.
+
+        Of one that is issued already, this only makes sure that no other owner has taken it over.
+        """
         run_now(self._issue())
 
     def complete(self, result: Any = None) -> None:
@@ -128,7 +131,10 @@ class AsyncEffect(EffectHandle):
     """An effect in the hands of async code; see `Effect`."""
 
     async def issue(self) -> None:
-        """Record that what follows may reach the outside world. An exception before it means that nothing did."""
+        """Record that what follows may reach the outside world, if it was begun with issued=False.
+
+        Of one that is issued already, this only makes sure that no other owner has taken it over.
+        """
         await self._issue()
 
     async def complete(self, result: Any = None) -> None:
@@ -166,14 +172,17 @@ class EffectLog:
 
     @classmethod
     def from_saver(cls, saver: DurableSaver) -> EffectLog:
-        """Return the log beside a saver's checkpoints; the same one each time."""
-        from langgraph_durable.saver import DurableSaver
+        """Return the log beside a saver's checkpoints; the same one each time.
 
-        if not isinstance(saver, DurableSaver):
-            raise InvalidConfig(
-                f"an effect log needs a DurableSaver, got {type(saver).__name__}: compile the graph with "
-                "checkpointer=DurableSaver.from_conn_string(...)"
-            )
+        Args:
+            saver: The saver, or a proxy in front of it, such as the checkpointer that the Agent Server gives a graph.
+
+        Raises:
+            InvalidConfig: It is something else.
+        """
+        from langgraph_durable.saver import require_saver
+
+        saver = require_saver(saver, "an effect log")
         with _making:
             log: EffectLog | None = saver._shared.get("effects")
             if log is None:
@@ -250,25 +259,34 @@ class EffectLog:
 
     @contextmanager
     def effect(
-        self, name: str, *, key: str, args: Any = None, policy: EffectPolicy = _DEFAULT
+        self,
+        name: str,
+        *,
+        key: str,
+        args: Any = None,
+        policy: EffectPolicy = _DEFAULT,
+        issued: bool = True,
     ) -> Iterator[Effect]:
         """Carry an effect out by hand.
 
-        `if not e.replayed: e.issue(); ...; e.complete(result)`. Leaving without `complete` or `fail` means failed
-        before `issue`, and unknown after it.
+        `if not e.replayed: ...; e.complete(result)`. Leaving without `complete` or `fail`, also by `interrupt()`, means
+        that it is unknown whether it happened, unless the exception tells (see EffectPolicy.failed_on).
 
         Args:
             name: What is done, such as "charge".
             key: What makes it the same effect whenever it is asked for again; unique among all of this name.
-            args: Plain data; the same key with other args is an EffectConflict.
+            args: Plain data, without iterators and secrets; the same key with other args is an EffectConflict.
             policy: What to do when an earlier attempt's end is unknown.
+            issued: Whether it may happen from the start. With False it cannot before `e.issue()`: leaving before that
+                means failed, or, by `interrupt()`, that the block is run again with the answer; and a process that dies
+                before it has done nothing.
 
         Raises:
             EffectError: It can be neither begun nor replayed; the kinds say why.
         """
         call, place = self._named(name, key, args)
         guard = self._guard(self._saver._db, call, policy, place, named=True)
-        attempt = run_now(guard.begin("claimed"))
+        attempt = run_now(guard.begin("issued" if issued else "claimed"))
         with self._held(attempt, policy):
             try:
                 yield Effect(guard, attempt)
@@ -279,12 +297,18 @@ class EffectLog:
 
     @asynccontextmanager
     async def aeffect(
-        self, name: str, *, key: str, args: Any = None, policy: EffectPolicy = _DEFAULT
+        self,
+        name: str,
+        *,
+        key: str,
+        args: Any = None,
+        policy: EffectPolicy = _DEFAULT,
+        issued: bool = True,
     ) -> AsyncIterator[AsyncEffect]:
         """Carry an effect out by hand, in async code; see `effect`."""
         call, place = self._named(name, key, args)
         guard = self._guard(self._saver._adb, call, policy, place, named=True)
-        attempt = await guard.begin("claimed")
+        attempt = await guard.begin("issued" if issued else "claimed")
         with self._held(attempt, policy):
             try:
                 yield AsyncEffect(guard, attempt)
@@ -508,20 +532,8 @@ class EffectLog:
                 f"decide by Happened(result), NotHappened(), or None to abandon the effect; got {finding!r:.100}"
             )
         row = await ops.get_effect(db, ulid)
-        if row is not None and row.state == "issued" and row.needs_decision:
-            outcome = Outcome("unknown", error="its owner gave no sign of life")
-            # An owner that lives mends a damaged lease with its next renewal.
-            damaged = row.lease_is_damaged
-            await ops.move_effect(
-                db,
-                ulid,
-                outcome,
-                origins=["issued"],
-                actor=owner(),
-                reason="lease damaged" if damaged else "lease expired",
-                fence=row.fence if damaged else None,
-                expired=not damaged,
-            )
+        if row is not None:
+            await ops.expire_effect(db, row, owner(), by_hand=True)
             row = await ops.get_effect(db, ulid)
         if row is None:
             raise EffectError(f"there is no effect {effect_id!r}: EffectLog.pending() lists those that wait")
@@ -575,7 +587,14 @@ class _InTransaction(Effect):
 
 async def _begin_in(guard: Guard, session: Any) -> Attempt:
     kind, row = await ops.claim_effect(
-        session, guard.call, ops.new_effect_id(), "issued", owner(), timedelta(days=1), heed_twins=False
+        session,
+        guard.call,
+        ops.new_effect_id(),
+        "issued",
+        owner(),
+        timedelta(days=1),
+        heed_twins=False,
+        resumes=guard.resumes,
     )
     if kind == sql.MINE:
         return Attempt(row, guard.policy, replayed=False)
@@ -610,7 +629,7 @@ async def _leave(guard: Guard, attempt: Attempt, exc: BaseException | None) -> N
     """Record the end of an effect that its code has not recorded itself."""
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
-    await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"))
+    await guard.end_with(attempt, exc or EffectError("left without complete() or fail()"), by_hand=True)
 
 
 def _require_ulid(effect_id: str) -> Any:

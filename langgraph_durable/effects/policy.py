@@ -48,7 +48,9 @@ class EffectPolicy:
     """How an effect is kept to once.
 
     Attributes:
-        verify: Asks the vendor what became of an attempt whose end is unknown. Sync, or async for async tools.
+        verify: Asks the vendor what became of an attempt that may have reached it: whose end is unknown, whose
+            connection was refused (it may be the second one), or whose body waited for a human by `interrupt()` and
+            is to run again. Sync, or async for async tools.
         on_unknown: What to do when that is unknown and `verify`, if any, cannot tell: "ask" a human by an
             interrupt; "retry", for a vendor that honours `vendor_key`; "raise" EffectUnknown. "verify" is
             "raise", and says that `verify` must be given.
@@ -56,10 +58,10 @@ class EffectPolicy:
         read_only: The tool changes nothing: it is not logged at all.
         scope: What makes two calls one effect: the same "call" of the model (or of the code), the same arguments
             within the "step", within the "thread", or ever ("global").
-        failed_on: Exceptions which tell for certain that nothing happened. Refused connections always do, so a body
-            that makes several requests must not let the refusal of a later one pass; their attempt's vendor key is
-            kept. Both tell so of one attempt: if the one before it is unknown, the effect stays so, and keeps its
-            vendor key.
+        failed_on: Exceptions which tell for certain that nothing happened. Without `verify`, refused connections do,
+            too, so a body that makes several requests must not let the refusal of a later one pass; their attempt's
+            vendor key is kept. Both tell so of one attempt: if the one before it is unknown, the effect stays so, and
+            keeps its vendor key.
         settle: How long after an attempt ended, or its lease, NotHappened is not yet believed, for vendors that take
             their time.
         vendor_window: How long the vendor honours an idempotency key; past it "retry" is "ask".

@@ -383,7 +383,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     def raw(state: MessagesState) -> dict[str, Any]:
         log = EffectLog.from_saver(saver)
-        with log.effect("pay", key=request.order, args=args, policy=policy) as e:
+        with log.effect("pay", key=request.order, args=args, policy=policy, issued=False) as e:
             if not e.replayed:
                 e.issue()
                 e.complete(send(request.order, CENTS, e.vendor_key))
@@ -391,7 +391,7 @@ def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:
 
     async def araw(state: MessagesState) -> dict[str, Any]:
         log = EffectLog.from_saver(saver)
-        async with log.aeffect("pay", key=request.order, args=args, policy=policy) as e:
+        async with log.aeffect("pay", key=request.order, args=args, policy=policy, issued=False) as e:
             if not e.replayed:
                 await e.issue()
                 await e.complete(await asyncio.to_thread(send, request.order, CENTS, e.vendor_key))

@@ -24,12 +24,14 @@ from langgraph_durable import (
     EffectError,
     EffectForked,
     EffectLog,
+    EffectPolicy,
     EffectUnknown,
     Happened,
     NotHappened,
+    Undetermined,
     effect,
 )
-from tests.acceptance.driving import Drive, thread
+from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,
     World,
@@ -197,6 +199,151 @@ async def test_an_interrupt_inside_the_tool(saver: DurableSaver, drive: Drive, w
     assert told(result) == ["did a: yes, YES"]
     [record] = EffectLog.from_saver(saver).list()
     assert (record.state, record.attempts, record.generation) == ("completed", 3, 0)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+@pytest.mark.parametrize("kind", ["tool", "wrapped", "node"])
+async def test_an_interrupt_after_the_vendors_call(
+    saver: DurableSaver, drive: Drive, world: World, kind: str, happened: bool
+) -> None:
+    """The body began, so the vendor is asked; what is answered to the body stays in its place."""
+    asked: list[str] = []
+
+    def find(record: Any) -> Any:
+        asked.append(record.state)
+        return Happened(f"found {world.done[0]}") if happened else NotHappened()
+
+    def remind(text: str) -> Any:
+        if happened:
+            world(text)
+        tips = f"{text}: {interrupt('tip?')}, {interrupt('more?')}"
+        return tips if happened else world(tips)
+
+    graph = asking(saver, drive, remind, kind, EffectPolicy(verify=find))
+    await drive.invoke(graph, GIVEN, thread())
+    assert (states(saver), asked) == (["suspended"], [])
+    result = await drive.invoke(graph, Command(resume="one"), thread())
+    if happened:
+        assert said(result) == "found a"
+        assert world.done == ["a"]
+        assert asked == ["unknown"]
+        return
+    [question] = interrupts(await drive.state(graph, thread()))
+    assert question.value == "more?"
+    result = await drive.invoke(graph, Command(resume="two"), thread())
+    assert said(result) == "did a: one, two"
+    assert world.done == ["a: one, two"]
+    assert asked == ["unknown", "unknown"]
+    [record] = EffectLog.from_saver(saver).list()
+    assert (record.attempts, record.generation) == (3, 0)
+
+
+@pytest.mark.parametrize("kind", ["tool", "node"])
+async def test_an_interrupt_after_a_call_of_which_the_vendor_cannot_tell_yet(
+    saver: DurableSaver, drive: Drive, world: World, kind: str
+) -> None:
+    """The run fails, and the answer to the body is there for the next."""
+    findings: list[Any] = [Undetermined(), OSError("the vendor is down"), NotHappened()]
+
+    def find(record: Any) -> Any:
+        finding = findings.pop(0)
+        if isinstance(finding, OSError):
+            raise finding
+        return finding
+
+    def remind(text: str) -> Any:
+        return world(f"{text}: {interrupt('tip?')}")
+
+    graph = asking(saver, drive, remind, kind, EffectPolicy(verify=find))
+    await drive.invoke(graph, GIVEN, thread())
+    resume: Command[Any] = Command(resume="one")
+    for given in (resume, None):
+        with pytest.raises(EffectUnknown):
+            await drive.invoke(graph, given, thread())
+    assert said(await drive.invoke(graph, None, thread())) == "did a: one"
+    assert world.done == ["a: one"]
+
+
+def asking(saver: DurableSaver, drive: Drive, body: Any, kind: str, policy: EffectPolicy) -> Graph:
+    """A graph that runs a body of one text as an effect: a tool's, a tool's of others, or a plain node's."""
+    name = body.__name__
+    if kind == "tool":
+        return agent(saver, [made(drive, body, policy=policy)], calls((name, "a", "1")))
+    if kind == "wrapped":
+        wrapper = EffectLog.from_saver(saver).tool_wrapper({name: policy})
+        node: Any = ToolNode(
+            [tool(body, description="Do it.")],
+            handle_tool_errors=False,
+            wrap_tool_call=wrapper.wrap_tool_call,
+            awrap_tool_call=wrapper.awrap_tool_call,
+        )
+    elif drive.asynchronous:
+
+        @effect(policy, name=name)
+        async def aact(text: str) -> Any:
+            return body(text)
+
+        async def anode(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [AIMessage(await aact("a"))]}
+
+        node = anode
+    else:
+        act = effect(policy, name=name)(body)
+
+        def node(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [AIMessage(act("a"))]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [calls((name, "a", "1"))]})
+    builder.add_node("node", node)
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "node")
+    return builder.compile(checkpointer=saver)
+
+
+def said(result: dict[str, Any]) -> Any:
+    return (told(result) or [result["messages"][-1].content])[0]
+
+
+async def test_an_interrupt_by_hand_after_issue(saver: DurableSaver, drive: Drive, world: World) -> None:
+    log = EffectLog.from_saver(saver)
+    asked: list[Any] = []
+
+    def find(record: Any) -> Happened:
+        asked.append(record)
+        return Happened("found")
+
+    policy = EffectPolicy(verify=find)
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        with log.effect("pay", key="k", policy=policy, issued=False) as e:
+            if not e.replayed:
+                sure = interrupt("really?")
+                e.issue()
+                world(sure)
+                interrupt("tip?")
+            return {"messages": [AIMessage(e.result)]}
+
+    async def anode(state: MessagesState) -> dict[str, Any]:
+        async with log.aeffect("pay", key="k", policy=policy, issued=False) as e:
+            if not e.replayed:
+                sure = interrupt("really?")
+                await e.issue()
+                world(sure)
+                interrupt("tip?")
+            return {"messages": [AIMessage(e.result)]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", anode if drive.asynchronous else node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver)
+    await drive.invoke(graph, GIVEN, thread())
+    assert states(saver) == ["suspended"]
+    await drive.invoke(graph, Command(resume="yes"), thread())
+    assert (states(saver), asked) == (["unknown"], [])
+    assert said(await drive.invoke(graph, Command(resume="no tip"), thread())) == "found"
+    assert world.done == ["yes"]
+    assert len(asked) == 1
 
 
 # --- ends ---

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command, interrupt
 
-from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened
+from langgraph_durable import DurableSaver, EffectError, EffectLog, Happened, NotHappened, Undetermined
 from langgraph_durable import _effects_ops as ops
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
@@ -269,6 +269,36 @@ async def test_an_answer_that_could_not_be_carried_out_counts_when_it_comes_agai
     result = await drive.invoke(graph, Command(resume=answer(asked, "retry")), thread())
     assert told(result) == ["did a"]
     assert world.done == ["a", "a"]
+
+
+async def test_a_question_before_the_bodys_own_answer(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """The body waited after it had begun, and the vendor cannot tell: the effect's answer is not the body's."""
+
+    def remind(text: str) -> Any:
+        return world(f"{text} {interrupt('first?')} {interrupt('second?')}")
+
+    options: dict[str, Any] = {"verify": lambda record: Undetermined(), "on_unknown": "ask"}
+    graph = agent(saver, [made(drive, remind, **options)], calls(("remind", "a", "1")))
+    result = await drive.invoke(graph, GIVEN, thread())
+    own = {"first?": "one", "second?": "two"}
+    told_of: list[Any] = []
+    for _ in range(12):
+        pending = interrupts(await drive.state(graph, thread()))
+        if not pending:
+            break
+        [asked] = pending
+        if isinstance(asked.value, dict):
+            assert "problem" not in asked.value
+            told_of.append("remind")
+            resume: Any = answer(asked, "retry", attempts=asked.value["attempts"])
+        else:
+            told_of.append(asked.value)
+            resume = own[asked.value]
+        result = await drive.invoke(graph, Command(resume=resume), thread())
+    assert told(result) == ["did a one two"], told_of
+    assert world.done == ["a one two"]
 
 
 # --- several in one task ---

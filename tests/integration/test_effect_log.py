@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.errors import GraphInterrupt
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr
+from typing_extensions import TypedDict
 
 from langgraph_durable import (
     IDEMPOTENT,
@@ -67,7 +71,7 @@ def verified(*findings: Any) -> EffectPolicy:
 
 
 async def test_an_effect_that_completes(log: Log) -> None:
-    async with log.effect(args={"cents": 5}) as e:
+    async with log.effect(args={"cents": 5}, issued=False) as e:
         assert (e.replayed, e.result, e.attempts, e.state) == (False, None, 1, "claimed")
         assert current_effect().effect_id == e.effect_id
         await e.issue()
@@ -87,8 +91,32 @@ async def test_an_effect_that_completes(log: Log) -> None:
         current_effect()
 
 
-async def test_completed_without_issue(log: Log) -> None:
+async def test_an_effect_begins_as_issued(log: Log, conninfo: str) -> None:
+    """Whoever says nothing may be killed after the vendor's call: it may have happened."""
     async with log.effect() as e:
+        assert e.state == "issued"
+        age(conninfo)
+        with pytest.raises(EffectUnknown):
+            async with log.effect():
+                pytest.fail("it ran twice")
+        await e.complete(1)
+    assert await log.moves() == [(None, "issued"), ("issued", "unknown"), ("unknown", "completed")]
+
+
+async def test_issue_of_what_is_issued_makes_sure_that_it_is_ours(log: Log, conninfo: str) -> None:
+    async with log.effect() as e:
+        age(conninfo)
+        await e.issue()
+        assert await log.pending() == [], "its lease was renewed"
+        age(conninfo)
+        await log.resolve(e.effect_id, NotHappened())
+        with pytest.raises(EffectSuperseded):
+            await e.issue()
+    assert (await log.only()).state == "failed"
+
+
+async def test_completed_without_issue(log: Log) -> None:
+    async with log.effect(issued=False) as e:
         await e.complete(1)
     assert await log.moves() == [(None, "claimed"), ("claimed", "completed")]
 
@@ -119,7 +147,7 @@ async def test_fail_means_that_it_did_not_happen(log: Log) -> None:
 
 @pytest.mark.parametrize("issued", [False, True])
 async def test_leaving_without_saying_how_it_ended(log: Log, issued: bool) -> None:
-    async with log.effect() as e:
+    async with log.effect(issued=False) as e:
         if issued:
             await e.issue()
     record = await log.only()
@@ -148,7 +176,7 @@ async def test_exceptions_before_and_after_issue(
     policy = EffectPolicy(failed_on=(LookupError,))
     for key, issue, state in (("a", False, before), ("b", True, after)):
         with pytest.raises(type(error)) as caught:
-            async with log.effect(key=key, policy=policy) as e:
+            async with log.effect(key=key, policy=policy, issued=False) as e:
                 if issue:
                     await e.issue()
                 raise error
@@ -292,7 +320,7 @@ async def test_encrypted(log: Log, conninfo: str) -> None:
         await e.complete({SECRET: threading.Lock()})
     for key, issue in (("failed", False), ("unknown", True)):
         with pytest.raises(ValueError, match=SECRET):
-            async with log.effect(key=key, args=SECRET) as e:
+            async with log.effect(key=key, args=SECRET, issued=False) as e:
                 if issue:
                     await e.issue()
                 raise ValueError(f"bad card {SECRET}")
@@ -383,9 +411,9 @@ async def test_many_at_once_run_it_once(conninfo: str) -> None:
 
 async def test_a_claim_whose_lease_ended_is_taken_over(log: Log, conninfo: str) -> None:
     with pytest.raises(EffectSuperseded):
-        async with log.effect() as first:
+        async with log.effect(issued=False) as first:
             age(conninfo)
-            async with log.effect() as second:
+            async with log.effect(issued=False) as second:
                 assert not second.replayed
                 assert second.vendor_key == first.vendor_key  # nothing was sent
                 await second.complete("second")
@@ -437,7 +465,7 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(
             await e.complete("paid")
         quick = EffectPolicy(wait=timedelta(seconds=1))
         proxy.lose_next_answer()
-        async with log.effect(policy=quick) as e:
+        async with log.effect(policy=quick, issued=False) as e:
             assert (e.replayed, e.attempts) == (False, 1)
             await e.issue()
             proxy.lose_next_answer()
@@ -466,7 +494,7 @@ async def test_another_claim_whose_answer_was_lost_is_still_ours(
         for key in ("warm", "k"):
             losing = False
             with pytest.raises(TimeoutError):
-                async with log.effect(key=key) as e:
+                async with log.effect(key=key, issued=False) as e:
                     if issued:
                         await e.issue()
                     raise TimeoutError("no answer")
@@ -486,7 +514,7 @@ async def test_an_issue_whose_answer_was_lost_may_have_been_sent(
             await e.issue()
             await e.complete()
         with pytest.raises(TimeoutError):
-            async with log.effect() as e:
+            async with log.effect(issued=False) as e:
                 proxy.lose_next_answer()
                 await e.issue()
                 assert e.state == "issued"
@@ -708,52 +736,230 @@ async def test_a_failure_tells_nothing_of_the_attempt_before(
         await e.complete(1)
 
 
-@pytest.mark.parametrize("issued", [False, True])
-async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log, issued: bool) -> None:
+def keyed(log: Log, *errors: Exception, **options: Any) -> Callable[[], Any]:
+    """A decorated function, run at once, whose body fails by one error after the other; and then does not."""
+    left = list(errors)
+
+    def act() -> Any:
+        keys.append(current_effect().vendor_key)
+        if left:
+            raise left.pop(0)
+        return keys
+
+    keys: list[str] = []
+    decorate = effect(key="k", log=log.inner, **options)
+    if log.asynchronous:
+
+        async def aact() -> Any:
+            return act()
+
+        return decorate(aact)
+
+    async def acted() -> Any:
+        return guarded()
+
+    guarded = decorate(act)
+    return acted
+
+
+async def test_what_was_not_sent_keeps_the_key_of_what_waited(log: Log) -> None:
     """A tool may send, ask a human, and send again when it is run again: the vendor knows it by its key."""
-    with pytest.raises(GraphInterrupt):
-        async with log.effect() as first:
-            await first.issue()
-            raise GraphInterrupt
-    with pytest.raises(ConnectionRefusedError):
-        async with log.effect() as e:
-            if issued:
-                await e.issue()
-            raise ConnectionRefusedError
-    assert (await log.only()).state == "suspended"
-    async with log.effect() as e:
-        assert e.vendor_key == first.vendor_key
-        await e.complete(1)
+    act = keyed(log, GraphInterrupt(), ConnectionRefusedError())
+    for error in (GraphInterrupt, ConnectionRefusedError):
+        with pytest.raises(error):
+            await act()
+        assert (await log.only()).state == "suspended"
+    keys = await act()
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
 
 
 async def test_who_claims_what_waited_and_dies_keeps_its_key(log: Log, conninfo: str) -> None:
+    act = keyed(log, GraphInterrupt(), ConnectionRefusedError())
     with pytest.raises(GraphInterrupt):
-        async with log.effect() as first:
-            await first.issue()
-            raise GraphInterrupt
-    with psycopg.connect(
-        conninfo, autocommit=True
-    ) as connection:  # as a claim leaves it whose owner was killed
+        await act()
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        # As a claim leaves it whose owner was killed.
         connection.execute(
             "UPDATE langgraph_durable.effects SET state = 'claimed', previous_state = 'suspended', owner = 'dead', "
             "lease_until = now() - interval '1 s'"
         )
     with pytest.raises(ConnectionRefusedError):
-        async with log.effect():
-            raise ConnectionRefusedError
+        await act()
     assert (await log.only()).state == "suspended"
-    async with log.effect() as e:
-        assert e.vendor_key == first.vendor_key
+    keys = await act()
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+# --- what may have reached the vendor ---
+
+
+async def test_a_refused_connection_is_verified(log: Log) -> None:
+    """It may be the second one: the first was cut off when the vendor restarted, after it had committed."""
+    found: list[Any] = [NotHappened(), Happened("found")]
+    policy = EffectPolicy(verify=lambda record: found.pop(0))
+    keys = []
+    for _ in range(2):
+        with pytest.raises(HttpError):
+            async with log.effect(policy=policy) as e:
+                keys.append(e.vendor_key)
+                await e.issue()
+                raise HttpError(ConnectionRefusedError("refused"))
+        assert (await log.only()).state == "unknown"
+    async with log.effect(policy=policy) as e:
+        assert (e.replayed, e.result, e.source) == (True, "found", "verified")
+    assert keys[0] == keys[1], "what the first connection may have sent, the vendor must know again"
+    assert found == []
+
+
+async def test_a_refused_connection_that_is_listed_is_definite(log: Log) -> None:
+    policy = replace(verified(), failed_on=ConnectionRefusedError)
+    with pytest.raises(ConnectionRefusedError):
+        async with log.effect(policy=policy):
+            raise ConnectionRefusedError
+    assert (await log.only()).state == "failed"
+    async with log.effect(policy=policy) as e:
         await e.complete(1)
+
+
+@pytest.mark.parametrize("finding", [Happened("found"), NotHappened(), Undetermined()], ids=repr)
+async def test_what_waited_after_it_had_begun_is_verified(log: Log, finding: Any) -> None:
+    seen = []
+
+    def find(record: Any) -> Any:
+        seen.append(record)
+        return finding
+
+    act = keyed(log, GraphInterrupt(), verify=find)
+    with pytest.raises(GraphInterrupt):
+        await act()
+    assert ((await log.only()).state, await log.pending(), seen) == ("suspended", [], [])
+    if isinstance(finding, Undetermined):
+        with pytest.raises(EffectUnknown):
+            await act()
+        return
+    result = await act()
+    assert len(seen) == 1
+    if isinstance(finding, Happened):
+        assert result == "found"
+        return
+    assert len(result) == 2
+    assert result[0] == result[1], "it did not fail: the vendor must know it again"
+
+
+async def test_settle_counts_from_when_it_waited(log: Log, conninfo: str) -> None:
+    policy = replace(verified(NotHappened(), NotHappened()), settle=timedelta(minutes=30), wait=timedelta(0))
+    act = keyed(log, GraphInterrupt(), policy=policy)
+    with pytest.raises(GraphInterrupt):
+        await act()
+    with psycopg.connect(conninfo) as connection:  # the body took an hour
+        connection.execute(f"UPDATE {SCHEMA}.effects SET attempted_at = attempted_at - interval '1 hour'")
+    with pytest.raises(EffectUnknown):
+        await act()
+    age(conninfo)
+    assert len(await act()) == 2
+
+
+async def test_an_idempotent_tool_that_waited_runs_again(log: Log) -> None:
+    act = keyed(log, GraphInterrupt(), policy=replace(verified(), idempotent=True))
+    with pytest.raises(GraphInterrupt):
+        await act()
+    assert len(await act()) == 2
+
+
+@pytest.mark.parametrize("issued", [False, True])
+@pytest.mark.parametrize("finding", [Happened("found"), NotHappened(), None], ids=repr)
+async def test_waiting_by_hand_after_issue_is_unknown(log: Log, issued: bool, finding: Any) -> None:
+    policy = verified(finding) if finding is not None else EffectPolicy()
+    options: dict[str, Any] = {} if issued else {"issued": False}
+    with pytest.raises(GraphInterrupt):
+        async with log.effect(policy=policy, **options) as first:
+            await first.issue()
+            raise GraphInterrupt
+    assert (await log.only()).state == "unknown"
+    if finding is None:
+        with pytest.raises(EffectUnknown):
+            async with log.effect(policy=policy):
+                pytest.fail("it ran twice")
+        return
+    async with log.effect(policy=policy) as e:
+        assert e.vendor_key == first.vendor_key
+        assert (e.replayed, e.result) == ((True, "found") if finding != NotHappened() else (False, None))
+        if not e.replayed:
+            await e.complete()
+
+
+async def test_waiting_by_hand_before_issue_is_not_asked_about(log: Log) -> None:
+    with pytest.raises(GraphInterrupt):
+        async with log.effect(policy=verified(), issued=False) as first:
+            raise GraphInterrupt
+    assert (await log.only()).state == "suspended"
+    async with log.effect(policy=verified(), issued=False) as e:
+        assert (e.replayed, e.vendor_key) == (False, first.vendor_key)
+        await e.complete()
+
+
+# --- the vendor's key ---
+
+
+@pytest.mark.parametrize("by", ["verify", "human", "human, before anyone came"])
+async def test_an_owner_that_only_stood_still_pays_under_the_key_of_the_next(
+    log: Log, conninfo: str, by: str
+) -> None:
+    """What it is about to send comes after whoever looked found nothing: the vendor must know the two for one."""
+    with pytest.raises(EffectSuperseded):
+        async with log.effect() as stopped:
+            await stopped.issue()
+            age(conninfo)
+            if by == "human":
+                with pytest.raises(EffectUnknown):
+                    async with log.effect():
+                        pytest.fail("it ran twice")
+            if by != "verify":
+                await log.resolve(stopped.effect_id, NotHappened())
+            async with log.effect(policy=verified(NotHappened())) as e:
+                assert not e.replayed
+                assert e.vendor_key == stopped.vendor_key
+                await e.complete("paid")
+            await stopped.complete("paid, too")
+
+
+async def test_a_cancelled_attempt_keeps_the_vendors_key(log: Log) -> None:
+    """A thread that it started goes on."""
+    with pytest.raises(asyncio.CancelledError):
+        async with log.effect() as first:
+            await first.issue()
+            raise asyncio.CancelledError
+    async with log.effect(policy=verified(NotHappened())) as e:
+        assert e.vendor_key == first.vendor_key
+        await e.complete()
+
+
+async def test_the_key_changes_once_an_attempt_that_ended_is_found_to_have_failed(
+    log: Log, conninfo: str
+) -> None:
+    """An error that the vendor saved under the key, and whose answer was lost, is not replayed for ever."""
+    with pytest.raises(EffectSuperseded):
+        async with log.effect() as stopped:
+            await stopped.issue()
+            age(conninfo)
+            with pytest.raises(TimeoutError):
+                async with log.effect(policy=verified(NotHappened())):
+                    raise TimeoutError
+            async with log.effect(policy=verified(NotHappened())) as e:
+                assert e.vendor_key != stopped.vendor_key
+                await e.complete()
+            await stopped.complete()
 
 
 async def test_a_history_tells_of_claims_that_died_after_a_wait(log: Log, conninfo: str) -> None:
     with pytest.raises(GraphInterrupt):
-        async with log.effect():
+        async with log.effect(issued=False):
             raise GraphInterrupt
-    async with log.effect():
+    async with log.effect(issued=False):
         age(conninfo)
-        async with log.effect() as e:
+        async with log.effect(issued=False) as e:
             await e.complete(1)
     assert (await log.moves())[:5] == [
         (None, "claimed"),
@@ -1027,6 +1233,118 @@ async def test_arguments_that_are_no_plain_data(log: Log) -> None:
         async with log.effect(args={"lock": threading.Lock()}):
             pytest.fail("it ran")
     assert await log.list() == []
+
+
+class Nothing(TypedDict, total=False):
+    done: bool
+
+
+class Card(BaseModel):
+    number: SecretStr
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    amount: int = Field(default=1, exclude=True)
+
+
+@dataclass
+class Mail:
+    users: Any
+
+
+HIDDEN: dict[str, Callable[[], Any]] = {
+    "generator": lambda: (user for user in ("ann", "bob")),
+    "iterator": lambda: iter(["ann", "bob"]),
+    "map": lambda: map(str, ["ann", "bob"]),
+    "zip": lambda: zip(["ann"], ["bob"], strict=True),
+    "in a list": lambda: [["carl"], [iter(["ann", "bob"])]],
+    "in a dict": lambda: {"to": (user for user in ("ann", "bob"))},
+    "in a deque": lambda: deque([iter(["ann", "bob"])]),
+    "in a dataclass": lambda: Mail(iter(["ann", "bob"])),
+    "in a model": lambda: Order(name="a", more=iter(["ann"])),  # type: ignore[call-arg]
+    "secret": lambda: SecretStr("ann"),
+    "secret bytes": lambda: SecretBytes(b"ann"),
+    "secret in a model": lambda: [Card(number=SecretStr("ann"))],
+    "excluded": lambda: Order(name="a", amount=2),
+}
+
+
+def mail(log: Log, done: list[Any], **options: Any) -> Callable[..., Any]:
+    """A decorated function of one argument, which reads it."""
+
+    def act(users: Any, note: str = "") -> str:
+        done.append(list(users) if isinstance(users, Iterator) else users)
+        return "sent"
+
+    decorate = effect(log=log.inner, **options)
+    if log.asynchronous:
+
+        async def aact(users: Any, note: str = "") -> str:
+            return act(users, note)
+
+        return decorate(aact)
+    guarded = decorate(act)
+
+    async def acted(*args: Any, **kwargs: Any) -> str:
+        return guarded(*args, **kwargs)
+
+    return acted
+
+
+def in_a_graph(node: Callable[[Any], Any], saver: DurableSaver) -> Any:
+    async def run(state: Nothing) -> None:
+        await node(state)
+
+    builder = StateGraph(Nothing)
+    builder.add_node("node", run)
+    builder.add_edge(START, "node")
+    return builder.compile(checkpointer=saver)
+
+
+@pytest.mark.context
+@pytest.mark.parametrize("scope", ["call", "thread"])
+@pytest.mark.parametrize("hidden", HIDDEN)
+async def test_arguments_that_hashing_would_use_up_or_not_tell_apart(
+    log: Log, hidden: str, scope: str
+) -> None:
+    done: list[Any] = []
+    send, given = mail(log, done, scope=scope), HIDDEN[hidden]()
+
+    async def node(state: Any) -> None:
+        await send(given)
+
+    graph = in_a_graph(node, log.saver)
+    with pytest.raises(EffectError, match=r"plain data.*key="):
+        await graph.ainvoke({}, {"configurable": {"thread_id": "t"}}, durability="sync")
+    assert done == []
+    assert await log.list() == []
+    if isinstance(given, Iterator):
+        assert list(given), "it was used up"
+    with pytest.raises(EffectError, match="plain data"):
+        async with log.effect(args=[given]):
+            pytest.fail("it ran")
+    assert await log.list() == []
+
+
+@pytest.mark.parametrize("hidden", [*HIDDEN, "lock"])
+async def test_a_key_lets_any_arguments_pass(log: Log, hidden: str) -> None:
+    done: list[Any] = []
+    send = mail(log, done, key="k", name="mail")
+    given = HIDDEN.get(hidden, threading.Lock)
+    for _ in range(2):
+        assert await send(given()) == "sent"
+    whole = [list(given()) if isinstance(given(), Iterator) else None]
+    assert len(done) == 1
+    if whole != [None]:
+        assert done == whole
+    record = await log.only()
+    assert "<left out>" in str(record.args)
+    assert "ann" not in str(record.args)
+    with pytest.raises(EffectConflict):  # by what can be compared
+        await send(given(), note="another")
 
 
 @pytest.mark.parametrize("effect_id", ["", "x", "0" * 25, "ü" * 26, None, 3, "a\0b"], ids=repr)

@@ -94,6 +94,16 @@ async def test_keep_last_and_older_than(driven: Saver, conninfo: str) -> None:
     assert await listed_ids(driven, config_for("t")) == ids(configs)[:4:-1]
 
 
+@pytest.mark.parametrize("strategy", ["delete", "delete_all"])
+async def test_deleting_by_either_name(driven: Saver, conninfo: str, strategy: str) -> None:
+    """The Agent Server says delete_all where the base class's documentation says delete."""
+    await put_chain(driven, 2)
+    with pytest.raises(InvalidConfig, match="neither keep_last"):
+        await driven.aprune(["t"], strategy=strategy, keep_last=1)
+    assert (await driven.aprune(["t"], strategy=strategy)).total.rows["checkpoints"] == 2
+    assert counts(conninfo) == {}
+
+
 async def test_a_dry_run_counts_what_the_prune_removes(driven: Saver, conninfo: str) -> None:
     await put_chain(driven, 4)
     before = counts(conninfo)

@@ -45,6 +45,7 @@ class Seen(NamedTuple):
     """An effect as it is stored, without what only tells of time."""
 
     state: State
+    previous: State | None
     fence: int
     attempts: int
     generation: int
@@ -70,20 +71,32 @@ class Effects(RuleBasedStateMachine):
 
     # --- what workers do ---
 
-    @rule(worker=workers, state=st.sampled_from(["claimed", "issued"]))
-    def claim(self, worker: str, state: State) -> None:
+    @rule(worker=workers, state=st.sampled_from(["claimed", "issued"]), resumes=st.booleans())
+    def claim(self, worker: str, state: State, resumes: bool) -> None:
         before = self.look()
         ended = self.lease_ended()
         kind, row = run_now(
-            ops.claim_effect(self.db, self.call, self.id_for_claim(), state, worker, LEASE, heed_twins=False)
+            ops.claim_effect(
+                self.db,
+                self.call,
+                self.id_for_claim(),
+                state,
+                worker,
+                LEASE,
+                heed_twins=False,
+                resumes=resumes,
+            )
         )
         self.effect_id = row.effect_id
         if kind != MINE:
             assert before is not None
-            assert before.state not in ("failed", "suspended")
+            assert before.state != "failed"
+            assert before.state != "suspended" or not (resumes or before.previous == "claimed")
             assert not (before.state == "claimed" and ended)
             return
         assert row.owner == worker
+        if before is not None and before.state == "suspended":
+            assert resumes or before.previous == "claimed"
         assert (
             before is None or before.state in ("failed", "suspended") or (before.state == "claimed" and ended)
         )
@@ -173,6 +186,25 @@ class Effects(RuleBasedStateMachine):
             ops.move_effect(self.db, self.effect_id, outcome, origins=["issued"], actor=worker, expired=True)
         )
         assert (moved is not None) == (before.state == "issued" and ended)
+
+    @precondition(lambda self: self.state_in("suspended"))
+    @rule(worker=workers)
+    def doubt(self, worker: str) -> None:
+        before = self.look()
+        assert before is not None
+        outcome = Outcome("unknown", error="it waited")
+        moved = run_now(
+            ops.move_effect(
+                self.db,
+                self.effect_id,
+                outcome,
+                origins=["suspended"],
+                actor=worker,
+                fence=before.fence,
+                memory=[ops.kept_memory(before.fence)],
+            )
+        )
+        assert moved is not None
 
     @precondition(lambda self: self.state_in("unknown"))
     @rule(
@@ -269,7 +301,7 @@ class Effects(RuleBasedStateMachine):
 
     def look(self) -> Seen | None:
         row = self.connection.execute(
-            f"SELECT state, fence, attempts, generation FROM {SCHEMA}.effects WHERE key = %s",
+            f"SELECT state, previous_state, fence, attempts, generation FROM {SCHEMA}.effects WHERE key = %s",
             (self.call.key,),
         ).fetchone()
         if row is None:
@@ -279,7 +311,7 @@ class Effects(RuleBasedStateMachine):
             "ORDER BY number",
             (self.effect_id,),
         ).fetchall()
-        return Seen(row[0], row[1], row[2], row[3], events)
+        return Seen(row[0], row[1], row[2], row[3], row[4], events)
 
     def claims(self) -> bool:
         return any(self.held.values())
@@ -343,18 +375,25 @@ MUTANTS = {
         "CLAIM",
         {
             "OR state IN ('completed', 'issued',": "OR state IN ('completed',",
-            "e.state = 'claimed' AND e.lease_until": "e.state IN ('claimed', 'issued') AND e.lease_until",
+            "WHEN 'claimed' THEN e.lease_until": "WHEN 'issued' THEN true WHEN 'claimed' THEN e.lease_until",
         },
     ),
     "what is unknown may be claimed": (
         "CLAIM",
         {
             "'issued', 'unknown', 'abandoned'": "'issued', 'abandoned'",
-            "('failed', 's": "('failed', 'unknown', 's",
+            "WHEN 'failed' THEN true": "WHEN 'unknown' THEN true WHEN 'failed' THEN true",
+        },
+    ),
+    "what waited after it was issued runs again unasked": (
+        "CLAIM",
+        {
+            "AND NOT %(resumes)s::bool": "AND NOT true",
+            "OR %(resumes)s::bool": "OR true",
         },
     ),
     "a claim leaves the fence": ("CLAIM", {"fence = e.fence + 1": "fence = e.fence"}),
-    "a claim is not told": ("CLAIM", {"FROM claimed\n)": "FROM claimed WHERE false\n)"}),
+    "a claim is not told": ("CLAIM", {"FROM claimed WHERE CASE": "FROM claimed WHERE false AND CASE"}),
     "anyone may report": ("MOVE", {"OR fence = %(fence)s::bigint": "OR %(fence)s::bigint > 0"}),
 }
 
