@@ -62,8 +62,8 @@ class EffectPolicy:
             too, so a body that makes several requests must not let the refusal of a later one pass; their attempt's
             vendor key is kept. Both tell so of one attempt: if the one before it is unknown, the effect stays so, and
             keeps its vendor key.
-        settle: How long after an attempt ended, or its lease, NotHappened is not yet believed, for vendors that take
-            their time.
+        settle: How long after an attempt ended or waited, or its lease ended, NotHappened is not yet believed, for
+            vendors that take their time.
         vendor_window: How long the vendor honours an idempotency key; past it "retry" is "ask".
         lease: Time until an owner that gave no sign may be taken for dead; on the server's clock.
         wait: How long to wait for an attempt that goes on elsewhere, or for `settle` or `Undetermined`.
