@@ -43,6 +43,9 @@ from langgraph_durable.errors import InvalidConfig
 from langgraph_durable.reports import EraseReceipt, PruneReport, StorageStats, SweepProgress, SweepReport
 from langgraph_durable.timeline import TimelineEntry
 
+_VERSION_DIGITS = 32
+"""Of a new thread's versions: as many as other savers write, since a shorter number compares as newer than theirs."""
+
 
 class DurableSaver(SaverOperations):
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
@@ -624,12 +627,13 @@ class DurableSaver(SaverOperations):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.
 
-        The random part keeps branches apart that write the same channel; the zeros keep versions in order
-        as text. A version from another saver keeps its width, or stays a number, so that old and new compare.
+        The random part keeps branches apart that write the same channel; the zeros keep versions in order as text,
+        beside those of the other savers too, which all have 32 digits. A thread that began with another width keeps
+        it, and versions that are numbers stay numbers, so that old and new compare.
         """
         if isinstance(current, (int, float)):  # of a thread from another saver
             return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
-        digits = current.partition(".")[0] if current else "0000000000"
+        digits = current.partition(".")[0] if current else "0" * _VERSION_DIGITS
         return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
 
 

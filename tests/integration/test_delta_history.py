@@ -185,7 +185,7 @@ async def test_a_channel_without_a_new_version_has_its_parents_value(driven: Dri
     versions = (await stored_at(driven, parent)).checkpoint["channel_versions"]
     same = await driven.aput(parent, checkpoint_with({}, channel_versions=versions), metadata, {})
     await driven.aput_writes(same, [("log", "mine")], "task")
-    changed: ChannelVersions = {"log": f"{2:010}.{uuid4().hex[:13]}"}
+    changed: ChannelVersions = {"log": f"{2:032}.{uuid4().hex[:13]}"}
     child = await driven.aput(same, checkpoint_with({}, channel_versions=changed), metadata, changed)
     await driven.aput_writes(parent, [("log", "of another branch")], "task")
     assert (await get_values(driven, same)) == {"log": value}
