@@ -112,19 +112,21 @@ async def put_writes(
 
 
 async def get_checkpoint(
-    db: Database, ref: CheckpointRef, reader: SegmentReader | None
+    db: Database, ref: CheckpointRef, reader: SegmentReader | None, *, or_ancestor: bool = False
 ) -> StoredCheckpoint | None:
     """Fetch one checkpoint with its values and writes: the named one, or the namespace's latest.
 
-    Without a reader, values that are made of segments cannot be decoded.
+    If the named one was pruned, fetch the ancestor it left, if that is wanted. Without a reader, values that are made
+    of segments cannot be decoded.
 
     Round trips: 1; 1 more if segments are not at hand; 1 more if the checkpoint is named by a ULID.
     """
-    statement, params = sql.GET_LATEST, [ref.thread_id, ref.namespace]
-    if ref.checkpoint_id is not None:
-        statement = sql.GET_BY_ID
-        params.append(await resolve_checkpoint_id(db, ref, ref.checkpoint_id))
-    page = await _read_page(db, reader, statement, params)
+    if ref.checkpoint_id is None:
+        page = await _read_page(db, reader, sql.GET_LATEST, (ref.thread_id, ref.namespace))
+    else:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
+        key = {"thread": ref.thread_id, "ns": ref.namespace, "id": checkpoint_id}
+        page = await _read_page(db, reader, sql.GET_BY_ID_OR_ANCESTOR if or_ancestor else sql.GET_BY_ID, key)
     return page[0] if page else None
 
 
@@ -324,8 +326,8 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         checkpoint_id=checkpoint_id,
         ulid=ulid,
         parent_checkpoint_id=parent,
-        checkpoint=(kind, body),
-        metadata=(meta_kind, meta),
+        checkpoint=(kind, body) if kind is not None else None,
+        metadata=(meta_kind, meta) if meta_kind is not None else None,
         versions=pair_versions(names, versions, thread_id, checkpoint_ns, checkpoint_id),
     )
 

@@ -302,6 +302,12 @@ class DurableSaver(SaverOperations):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names (by id or ULID), or the latest of its namespace.
 
+        A checkpoint that was pruned is gone, unless delta channels of later ones are replayed from it: then this
+        returns what is left, if asked for it by its id. That is the values that replays start from, the writes that
+        are replayed, and the parent's config. LangGraph's own walk to a delta channel's history, which the Agent
+        Server takes, depends on it. Its metadata are `{"pruned": True}`; a run that would start there raises
+        ParentPruned. `list` does not show it, nor is it ever the latest.
+
         Returns:
             The checkpoint with its pending writes, or None if there is none.
 

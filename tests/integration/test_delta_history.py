@@ -64,7 +64,7 @@ async def test_without_a_seed_there_is_no_seed_key(driven: Driven) -> None:
     assert found["other"] == {"writes": []}
 
 
-@pytest.mark.parametrize(
+SEEDS = pytest.mark.parametrize(
     "seed",
     [
         pytest.param(_DeltaSnapshot(["a", "b"]), id="snapshot"),
@@ -78,6 +78,9 @@ async def test_without_a_seed_there_is_no_seed_key(driven: Driven) -> None:
         pytest.param(None, id="None inside"),
     ],
 )
+
+
+@SEEDS
 async def test_whatever_value_is_nearest_is_the_seed(driven: Driven, seed: Any) -> None:
     far = await step(driven, None, {"log": "farther"}, "before the seed")
     seeded = await step(driven, far, {"log": seed}, "the seed's own")
@@ -85,6 +88,51 @@ async def test_whatever_value_is_nearest_is_the_seed(driven: Driven, seed: Any) 
     target = await step(driven, between, {"log": "the target's own"}, "the target's")
     for config in (target, config_for("thread")):  # by id, and as the latest
         assert await history(driven, config, "log") == {"log": (["the seed's own", "after"], seed)}
+
+
+@SEEDS
+async def test_the_walk_of_others_finds_what_a_prune_left(
+    driven: Driven, observer: Observer, seed: Any
+) -> None:
+    far = await step(driven, None, {"log": "farther"}, "before the seed")
+    seeded = await step(driven, far, {"log": seed, "other": [1] * 99}, "the seed's own")
+    await driven.aput_writes(seeded, [("other", "not replayed")], "other task")
+    between = await step(driven, seeded, None, "after")
+    counters: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"log": (1, 1)}}
+    made = checkpoint_with(channel_versions={"log": f"{9:032}.0"})
+    target = await driven.aput(between, made, counters, made["channel_versions"])
+    await driven.aprune(["thread"])
+    assert observer.rows(f"SELECT count(*) FROM {TABLES}.ancestors") == [(2,)]
+    assert await history(driven, target, "log") == {"log": (["the seed's own", "after"], seed)}
+    left = await stored_at(driven, seeded)
+    assert left.checkpoint["channel_values"] == {"log": seed}
+    assert [write[1:] for write in left.pending_writes or []] == [("log", "the seed's own")]
+    assert left.parent_config == far
+    assert left.config == seeded
+    assert left.metadata == {"pruned": True}
+    assert await driven.aget_tuple(far) is None
+    assert [t.config async for t in driven.alist(config_for("thread"))] == [target]
+    latest = await driven.aget_tuple(config_for("thread"))
+    assert latest is not None
+    assert latest.config == target
+    await driven.acopy_thread("thread", "copy")
+    copy = config_for("copy", target["configurable"]["checkpoint_id"])
+    assert await history(driven, copy, "log") == {"log": (["the seed's own", "after"], seed)}
+
+
+async def test_an_ancestor_whose_seed_is_missing_is_damage(driven: Driven, observer: Observer) -> None:
+    for number, seed in enumerate(([1] * 50, 7)):
+        thread = f"thread {number}"
+        seeded = await step(driven, config_for(thread), {"log": seed})
+        made = checkpoint_with(channel_versions={"log": f"{9:032}.0"})
+        counters: Any = {"counters_since_delta_snapshot": {"log": (1, 1)}}
+        await driven.aput(seeded, made, counters, made["channel_versions"])
+        await driven.aprune([thread])
+        assert (await get_values(driven, seeded)) == {"log": seed}
+        observer.rows(f"DELETE FROM {TABLES}.channel_values")
+        observer.rows(f"UPDATE {TABLES}.ancestors SET type = NULL, checkpoint = NULL")
+        with pytest.raises(CheckpointCorrupted, match=seeded["configurable"]["checkpoint_id"]):
+            await driven.aget_tuple(seeded)
 
 
 async def test_a_ulid_names_the_target_too(driven: Driven) -> None:
