@@ -35,6 +35,7 @@ from langgraph_durable.errors import (
     CheckpointCorrupted,
     DurableError,
     InvalidConfig,
+    ParentMissing,
     ParentPruned,
     ThreadDeleted,
 )
@@ -52,6 +53,7 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
     Raises:
         ThreadDeleted: The thread was deleted while the run that puts this was going.
         ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
+        ParentMissing: Its parent is not stored, and is needed.
 
     Round trips: 1; 2 if values were missing; 1 more if segments were, and 1 if those are named by indexes that were;
     2 more if some values are inside the parent. Transaction: its own, or a group's.
@@ -84,6 +86,14 @@ def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
         return ThreadDeleted(
             f"thread {row.thread_id!r} was deleted while a run of it was going; {what}. Start the thread afresh "
             "with an input"
+        )
+    if verdict == "parent missing":
+        return ParentMissing(
+            f"thread {row.thread_id!r}, namespace {row.checkpoint_ns!r}: {what}. Its delta channels "
+            f"{sorted(row.delta_channels)} would be replayed from its parent {row.parent_checkpoint_id!r}, which is "
+            "not stored, so all that came before would be lost. If a failover lost the parent, run again without a "
+            "checkpoint_id: that goes on from the latest checkpoint that is stored. If checkpoints are imported, put "
+            "parents before their children"
         )
     return ParentPruned(
         f"thread {row.thread_id!r} was pruned while a run was going from its checkpoint "

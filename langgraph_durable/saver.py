@@ -252,6 +252,10 @@ class DurableSaver(SaverOperations):
             InvalidConfig: `config` names no thread.
             UnserializableValue: A value cannot be stored; the message names its channel. Nothing is stored.
             ThreadDeleted: The thread was deleted while this run was going. Nothing is stored.
+            ParentPruned: The parent was pruned while this run was going, and delta channels are replayed from it.
+                Nothing is stored.
+            ParentMissing: The parent is not stored, and delta channels are replayed from it: a failover lost it, or
+                checkpoints are imported children first. Nothing is stored.
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """

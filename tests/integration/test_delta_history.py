@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig
+from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig, ParentMissing
 from tests.acceptance.graphs import Graph, Saver, extend
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver as Driven
@@ -425,6 +425,62 @@ async def test_a_seed_that_cannot_be_read_is_damage(driven: Driven, observer: Ob
     observer.rows(f"UPDATE {TABLES}.channel_values SET data = '\\xc1'")
     with pytest.raises(CheckpointCorrupted, match="log"):
         await driven.aget_delta_channel_history(config=target, channels=["log"])
+
+
+# --- gaps ---
+
+
+def delta_at(number: int, **values: Any) -> Any:
+    """Return what `put` takes of a checkpoint whose channel "log" is replayed, unless a value is given."""
+    made = checkpoint_with(values, id=f"step {number}")
+    made["channel_versions"]["log"] = f"{number + 1:032}.0"
+    counters = {} if "log" in values else {"counters_since_delta_snapshot": {"log": (1, 1)}}
+    return made, {"source": "loop", "step": number, **counters}, made["channel_versions"]
+
+
+@pytest.mark.parametrize("ns", ["", "inner"])
+async def test_a_delta_channel_is_not_stored_after_a_gap(driven: Driven, observer: Observer, ns: str) -> None:
+    thread = config_for("thread", None, ns)
+    first = await driven.aput(thread, *delta_at(0, log=["seed"], plain=[0] * 99))
+    missing = config_for("thread", "step 1", ns)
+    with pytest.raises(ParentMissing) as refused:
+        await driven.aput(missing, *delta_at(2, plain=[2] * 99))
+    for name in ("'thread'", f"namespace {ns!r}", "'step 2'", "'step 1'", "'log'", "run again"):
+        assert name in str(refused.value)
+    assert [t.config async for t in driven.alist(thread)] == [first]
+    assert observer.rows(f"SELECT version FROM {TABLES}.channel_values WHERE version LIKE '%3.0'") == []
+    # What needs no parent may come without.
+    await driven.aput(missing, *delta_at(3, log=_DeltaSnapshot(["whole"])))
+    await step(driven, missing, {"plain": 1}, id="step 4")
+    # Nor does the channel stay out once its parent is there.
+    second = await driven.aput(first, *delta_at(1))
+    third = await driven.aput(missing, *delta_at(2))
+    await driven.aput_writes(second, [("log", "second")], "task")
+    assert await history(driven, third, "log") == {"log": (["second"], ["seed"])}
+
+
+async def test_a_thread_is_imported_parents_first(driven: Driven) -> None:
+    graph = appending(driven, Delta)
+    for number in range(3):
+        await graph.ainvoke({"log": [f"input {number}"]}, config_for("thread"))
+    stored = [t async for t in driven.alist(config_for("thread"))]
+    values = (await graph.aget_state(config_for("thread"))).values
+
+    async def import_(found: CheckpointTuple, thread_id: str) -> None:
+        parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None
+        versions = found.checkpoint["channel_versions"]
+        target = config_for(thread_id, parent)
+        config = await driven.aput(target, found.checkpoint, found.metadata, versions)
+        for task_id, channel, value in found.pending_writes or []:
+            await driven.aput_writes(config, [(channel, value)], f"{task_id} {channel}")
+
+    for found in reversed(stored):
+        await import_(found, "copy")
+    assert (await graph.aget_state(config_for("copy"))).values == values
+    with pytest.raises(ParentMissing, match="parents before their children"):
+        for found in stored:
+            await import_(found, "children first")
+    assert [t async for t in driven.alist(config_for("children first"))] == []
 
 
 # --- length ---
