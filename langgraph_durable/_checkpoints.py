@@ -36,6 +36,7 @@ from langgraph_durable.errors import (
     CheckpointCorrupted,
     DurableError,
     InvalidConfig,
+    ParentMissing,
     ParentPruned,
     ThreadDeleted,
 )
@@ -53,6 +54,7 @@ async def put_checkpoint(db: Database, row: CheckpointRow, cache: SegmentCache) 
     Raises:
         ThreadDeleted: The thread was deleted while the run that puts this was going.
         ParentPruned: Its parent was pruned while the run that puts this was going, and is needed.
+        ParentMissing: Its parent is not stored, and is needed.
 
     Round trips: 1; 2 if values were missing; 1 more if segments were, and 1 if those are named by indexes that were;
     2 more if some values are inside the parent. Transaction: its own, or a group's.
@@ -86,6 +88,14 @@ def _refusal(verdict: str, row: CheckpointRow) -> DurableError:
             f"thread {row.thread_id!r} was deleted while a run of it was going; {what}. Start the thread afresh "
             "with an input"
         )
+    if verdict == "parent missing":
+        return ParentMissing(
+            f"thread {row.thread_id!r}, namespace {row.checkpoint_ns!r}: {what}. Its delta channels "
+            f"{sorted(row.delta_channels)} would be replayed from its parent {row.parent_checkpoint_id!r}, which is "
+            "not stored, so all that came before would be lost. If a failover lost the parent, run again without a "
+            "checkpoint_id: that goes on from the latest checkpoint that is stored. If checkpoints are imported, put "
+            "parents before their children"
+        )
     return ParentPruned(
         f"thread {row.thread_id!r} was pruned while a run was going from its checkpoint "
         f"{row.parent_checkpoint_id!r}, which delta channels would be replayed from; {what}. Run again from a "
@@ -113,19 +123,21 @@ async def put_writes(
 
 
 async def get_checkpoint(
-    db: Database, ref: CheckpointRef, reader: SegmentReader | None
+    db: Database, ref: CheckpointRef, reader: SegmentReader | None, *, or_ancestor: bool = False
 ) -> StoredCheckpoint | None:
     """Fetch one checkpoint with its values and writes: the named one, or the namespace's latest.
 
-    Without a reader, values that are made of segments cannot be decoded.
+    If the named one was pruned, fetch the ancestor it left, if that is wanted. Without a reader, values that are made
+    of segments cannot be decoded.
 
     Round trips: 1; 1 more if segments are not at hand; 1 more if the checkpoint is named by a ULID.
     """
-    statement, params = sql.GET_LATEST, [ref.thread_id, ref.namespace]
-    if ref.checkpoint_id is not None:
-        statement = sql.GET_BY_ID
-        params.append(await resolve_checkpoint_id(db, ref, ref.checkpoint_id))
-    page = await _read_page(db, reader, statement, params)
+    if ref.checkpoint_id is None:
+        page = await _read_page(db, reader, sql.GET_LATEST, (ref.thread_id, ref.namespace))
+    else:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
+        key = {"thread": ref.thread_id, "ns": ref.namespace, "id": checkpoint_id}
+        page = await _read_page(db, reader, sql.GET_BY_ID_OR_ANCESTOR if or_ancestor else sql.GET_BY_ID, key)
     return page[0] if page else None
 
 
@@ -329,8 +341,8 @@ def _stored_checkpoint(row: Row) -> StoredCheckpoint:
         checkpoint_id=checkpoint_id,
         ulid=ulid,
         parent_checkpoint_id=parent,
-        checkpoint=(kind, body),
-        metadata=(meta_kind, meta),
+        checkpoint=(kind, body) if kind is not None else None,
+        metadata=(meta_kind, meta) if meta_kind is not None else None,
         versions={},
     )
     try:

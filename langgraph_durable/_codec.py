@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -48,7 +49,7 @@ from langgraph_durable._rows import (
 )
 from langgraph_durable._segments import EncodedValue, SegmentedValue, encode_segments, join
 from langgraph_durable._ulids import derive_ulid
-from langgraph_durable.errors import CheckpointCorrupted, UnserializableValue
+from langgraph_durable.errors import CheckpointCorrupted, ParentPruned, UnserializableValue
 
 DEFAULT_FILTER_KEYS = ("source", "step", "run_id")
 """The metadata that stays readable in the database when the serializer encrypts."""
@@ -177,12 +178,91 @@ def decode_checkpoint(
     if stored.fault:
         raise CheckpointCorrupted(stored.fault)
     where = _where(stored)
-    checkpoint = decode(serde, stored.checkpoint, f"the checkpoint, {where}")
+    checkpoint, versions, values = _inside(serde, stored, where)
+    values |= _large_values(serde, stored, where)
+    if stored.parent_sends:
+        values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
+        try:
+            versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
+        except TypeError as exc:
+            raise _unreadable(f"the channel versions, {where}", exc) from exc
+    metadata = decode(serde, stored.metadata, f"the metadata, {where}") if stored.metadata else None
+    if not isinstance(metadata, dict):
+        raise CheckpointCorrupted(f"the stored metadata is not a dict: {where}")
+    return _tuple(serde, stored, checkpoint, metadata, where)
+
+
+class _MetadataOfAncestor(dict[str, Any]):
+    """The metadata of what is left of a pruned checkpoint. It has no step, so no run can start from there."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(pruned=True)
+        self._where = where
+
+    def __missing__(self, key: str) -> Any:
+        if key != "step":
+            raise KeyError(key)
+        raise ParentPruned(
+            f"a run cannot start from a checkpoint that was pruned: {self._where}. All that is left of it is what "
+            "delta channels of later ones are replayed from. Run from a checkpoint that is left"
+        )
+
+
+def decode_ancestor(serde: SerializerProtocol, stored: StoredCheckpoint) -> CheckpointTuple:
+    """Turn an ancestor into a tuple that LangGraph's own walk to a delta channel's history can go by.
+
+    Its values are the seeds that are left there, its writes those that are replayed, and it leads on to its parent. It
+    has neither versions nor a step: nothing is to be run there.
+
+    Raises:
+        CheckpointCorrupted: A row is missing or cannot be read; the message says which.
+    """
+    if stored.fault:
+        raise CheckpointCorrupted(stored.fault)
+    where = _where(stored)
+    seeds = _large_values(serde, stored, where)
+    if inside := [channel for channel, version in stored.versions.items() if version is None]:
+        _, _, values = _inside(serde, stored, where)
+        if lost := [channel for channel in inside if channel not in values]:
+            raise CheckpointCorrupted(f"the value of channel {lost[0]!r} is not stored: {where}")
+        seeds |= {channel: values[channel] for channel in inside}
+    checkpoint: Checkpoint = {
+        "v": 4,
+        "id": stored.checkpoint_id,
+        "ts": _time_of(stored.checkpoint_id),
+        "channel_values": seeds,
+        "channel_versions": {},
+        "versions_seen": {},
+        "updated_channels": None,
+    }
+    return _tuple(serde, stored, checkpoint, _MetadataOfAncestor(where), where)
+
+
+def _time_of(checkpoint_id: str) -> str:
+    """Return when a checkpoint was made, as far as its id tells."""
+    ulid = derive_ulid(checkpoint_id)
+    try:
+        return datetime.fromtimestamp((ulid.int >> 80) / 1000, timezone.utc).isoformat() if ulid else ""
+    except (OverflowError, ValueError):  # past the year 9999
+        return ""
+
+
+def _inside(
+    serde: SerializerProtocol, stored: StoredCheckpoint, where: str
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return what is inside a checkpoint, and of that its channels' versions and values."""
+    checkpoint = decode(serde, stored.checkpoint, f"the checkpoint, {where}") if stored.checkpoint else None
     if not isinstance(checkpoint, dict) or checkpoint.get("id") != stored.checkpoint_id:
         raise CheckpointCorrupted(f"the stored checkpoint is not the one its key names: {where}")
     versions, values = checkpoint.get("channel_versions"), checkpoint.get("channel_values")
     if not isinstance(versions, dict) or not isinstance(values, dict):
         raise CheckpointCorrupted(f"the stored checkpoint has no channel versions or values: {where}")
+    return checkpoint, versions, values
+
+
+def _large_values(serde: SerializerProtocol, stored: StoredCheckpoint, where: str) -> dict[str, Any]:
+    """Return the channel values that a checkpoint names."""
+    values = {}
     for channel, version in stored.versions.items():
         if version is None:
             continue
@@ -191,22 +271,18 @@ def decode_checkpoint(
                 f"the value of channel {channel!r} at version {version!r} is not stored: {where}"
             )
         values[channel] = decode_value(serde, stored.values[channel], f"channel {channel!r}, {where}")
-    if stored.parent_sends:
-        values[TASKS] = [send for _, _, send in decode_writes(serde, stored.parent_sends, where)]
-        try:
-            versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
-        except TypeError as exc:
-            raise _unreadable(f"the channel versions, {where}", exc) from exc
-    metadata = decode(serde, stored.metadata, f"the metadata, {where}")
-    if not isinstance(metadata, dict):
-        raise CheckpointCorrupted(f"the stored metadata is not a dict: {where}")
+    return values
+
+
+def _tuple(
+    serde: SerializerProtocol, stored: StoredCheckpoint, checkpoint: Any, metadata: Any, where: str
+) -> CheckpointTuple:
+    parent = stored.parent_checkpoint_id
     return CheckpointTuple(
         config=config_of(stored, stored.checkpoint_id),
         checkpoint=cast("Checkpoint", checkpoint),
         metadata=cast("CheckpointMetadata", metadata),
-        parent_config=(
-            config_of(stored, stored.parent_checkpoint_id) if stored.parent_checkpoint_id else None
-        ),
+        parent_config=config_of(stored, parent) if parent else None,
         pending_writes=decode_writes(serde, stored.writes, where),
     )
 

@@ -20,7 +20,7 @@ _COLUMNS: LiteralString = """
 
 # The kinds of rows that reading checkpoints gives. Columns: kind, thread_id, checkpoint_ns, then by kind
 #   CHECKPOINT  checkpoint_id, parent_checkpoint_id, -, -, type, checkpoint, metadata_type, metadata, ulid,
-#               value_channels, value_versions
+#               value_channels, value_versions; an ancestor has no metadata, and perhaps no checkpoint
 #   VALUE       channel, version, -, -, type, data, -, -, -, -, -, -, segments
 #   WRITE       checkpoint_id, task_path, task_id, channel, type, value, -, -, -, -, -, idx
 #   SEND        as WRITE, of the parent of a checkpoint that keeps its pending sends there
@@ -122,7 +122,30 @@ _NAMESPACE: LiteralString = "checkpoint_ns = %(checkpoint_ns)s::text AND "
 GET_LATEST = _read(
     "thread_id = %s::text AND checkpoint_ns = %s::text AND ulid IS NOT NULL ORDER BY ulid DESC LIMIT 1"
 )
-GET_BY_ID = _read("thread_id = %s::text AND checkpoint_ns = %s::text AND checkpoint_id = %s::text")
+_BY_ID: LiteralString = """thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text
+    AND checkpoint_id = %(id)s::text
+"""
+GET_BY_ID = _read(_BY_ID)
+
+# Or what is left of a pruned checkpoint, since LangGraph's own walk to a delta channel's history goes by this. One that
+# was put again counts before the ancestor it left. An ancestor is of the newest format, and has no place in any order.
+GET_BY_ID_OR_ANCESTOR = _read(
+    "true",
+    """(
+    SELECT """
+    + _COLUMNS
+    + """    FROM {schema}.checkpoints WHERE """
+    + _BY_ID
+    + """
+    UNION ALL
+    SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, lpad('', 32, '0')::uuid, 4, type, checkpoint,
+        NULL, NULL, value_channels, value_versions
+    FROM {schema}.ancestors WHERE """
+    + _BY_ID
+    + """
+    LIMIT 1
+) AS one""",
+)
 LIST_ALL = _list("")
 LIST_THREAD = _list(_THREAD)
 LIST_NAMESPACE = _list(_THREAD + _NAMESPACE)
@@ -184,6 +207,10 @@ WITH RECURSIVE target AS (
         WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND ulid IS NOT NULL
         ORDER BY ulid DESC LIMIT 1
     ))
+    UNION ALL
+    SELECT parent_checkpoint_id FROM {schema}.ancestors
+    WHERE thread_id = %(thread)s::text AND checkpoint_ns = %(ns)s::text AND checkpoint_id = %(id)s::text
+    LIMIT 1
 ), walk (ids, parent, value_channels, value_versions, size, wanted, remaining, damaged) AS (
     SELECT '{{}}'::text[] COLLATE "C", target.parent, '{{}}'::text[] COLLATE "C", '{{}}'::text[] COLLATE "C", 32,
         %(channels)s::text[] COLLATE "C", %(channels)s::text[] COLLATE "C", NULL::text[] COLLATE "C"

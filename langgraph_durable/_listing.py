@@ -110,7 +110,7 @@ class Listing:
 
 def _size(stored: StoredCheckpoint) -> int:
     """Return how many bytes a checkpoint has, about."""
-    sizes = [len(stored.checkpoint[1]), len(stored.metadata[1])]
+    sizes = [len(part[1]) for part in (stored.checkpoint, stored.metadata) if part is not None]
     for value in stored.values.values():
         sizes += map(len, value.parts) if isinstance(value, SegmentedValue) else [len(value[1])]
     sizes += [len(write.value[1]) for writes in (stored.writes, stored.parent_sends) for write in writes]

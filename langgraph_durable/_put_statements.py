@@ -14,6 +14,8 @@ The bytes come in one string, and the rows' columns tell where: a row's own begi
   parent's affair. An ancestor has no list of its delta channels, but seeds and writes of no others.
 - So is a delta channel without a new version: the parent's snapshot is its value here, too. Replayed from the parent it
   would change whenever another branch writes there.
+- A delta channel that is replayed needs the parent: if that is not stored, all before it would be lost without a word.
+  Such a put is refused.
 - Segments: see _segments.py. What a stored index or value names is stored, so a put looks only for what its own rows
   name and it does not send.
 """
@@ -155,9 +157,9 @@ PUT_CHECKPOINTS = RowsStatement(
             WHEN inside IS NOT NULL THEN 'values in parent'
             WHEN stored OR g.parent IS NULL THEN 'fine'
             WHEN (SELECT 1 FROM {schema}.tombstones WHERE thread_id = g.thread) IS NOT NULL THEN 'thread deleted'
-            WHEN g.delta_channels <> '{{}}'
-            AND (SELECT 1 FROM {schema}.prunes WHERE thread_id = g.thread) IS NOT NULL THEN 'parent pruned'
-            ELSE 'fine'
+            WHEN g.delta_channels = '{{}}' THEN 'fine'
+            WHEN (SELECT 1 FROM {schema}.prunes WHERE thread_id = g.thread) IS NOT NULL THEN 'parent pruned'
+            ELSE 'parent missing'
         END AS verdict
     ) AS judged
     LEFT JOIN LATERAL (

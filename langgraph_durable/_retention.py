@@ -95,7 +95,7 @@ async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, f
     *_, rows = await session.pipeline(
         (LOCK_THREAD, (thread_id,)),
         (sql.FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
-        (GET_BY_ID, (thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
+        (GET_BY_ID, {"thread": thread_id, "ns": fold.checkpoint_ns, "id": fold.checkpoint_id}),
     )
     page = assemble_page(rows)  # nothing if it was deleted since it was read
     await fill_values(session, reader, segmented_values(page))

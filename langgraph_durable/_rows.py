@@ -109,15 +109,20 @@ class StoredWrite(NamedTuple):
 
 @dataclass(slots=True)
 class StoredCheckpoint:
-    """A checkpoint as stored, with the values it names and the writes that hang on it."""
+    """A checkpoint as stored, with the values it names and the writes that hang on it.
+
+    Or an ancestor: what delta channels are replayed from of a checkpoint that was pruned.
+    """
 
     thread_id: str
     checkpoint_ns: str
     checkpoint_id: str
     ulid: uuid.UUID
     parent_checkpoint_id: str | None
-    checkpoint: Encoded
-    metadata: Encoded
+    checkpoint: Encoded | None
+    """None of an ancestor without a value inside."""
+    metadata: Encoded | None
+    """None of an ancestor."""
     versions: dict[str, str | None]
     values: dict[str, StoredValue] = field(default_factory=dict)
     writes: list[StoredWrite] = field(default_factory=list)

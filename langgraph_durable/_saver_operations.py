@@ -190,9 +190,12 @@ class SaverOperations(BaseCheckpointSaver[str]):
 
     @measured("get_tuple")
     async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
-        stored = await _checkpoints.get_checkpoint(db, _config.checkpoint_ref(config), self._reader)
+        ref = _config.checkpoint_ref(config)
+        stored = await _checkpoints.get_checkpoint(db, ref, self._reader, or_ancestor=True)
         if stored is None:
             return None
+        if stored.metadata is None:
+            return _codec.decode_ancestor(self.serde, stored)
         self._stored.note(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
         return self._decode(stored)
 

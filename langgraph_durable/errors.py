@@ -6,7 +6,8 @@
     ├── InvalidConfig          a config, filter, conninfo or argument cannot be used (also a ValueError)
     ├── UnserializableValue    a value cannot be stored; the message names its channel (also a TypeError)
     ├── ThreadDeleted          the thread was deleted while the run that saves was still going
-    ├── ParentPruned           the checkpoint that a run started from was pruned while it was going
+    ├── ParentPruned           the checkpoint that a run starts from was pruned, perhaps while it was going
+    ├── ParentMissing          the parent of a checkpoint is not stored, and delta channels need it
     ├── ThreadExists           a thread cannot be copied onto one that has checkpoints
     ├── CompactionRefused      a thread would not have the same state after compaction
     ├── PruneFailed            some threads could not be pruned; it carries the report of the others
@@ -58,7 +59,11 @@ class ThreadDeleted(DurableError):
 
 
 class ParentPruned(DurableError):
-    """The checkpoint that a run started from was pruned while it was going, and is needed; nothing was stored."""
+    """The checkpoint that a run starts from was pruned, before it or while it was going; nothing was stored."""
+
+
+class ParentMissing(DurableError):
+    """The parent of a checkpoint is not stored, and delta channels are replayed from it; nothing was stored."""
 
 
 class ThreadExists(DurableError):

@@ -43,6 +43,9 @@ from langgraph_durable.errors import InvalidConfig
 from langgraph_durable.reports import EraseReceipt, PruneReport, StorageStats, SweepProgress, SweepReport
 from langgraph_durable.timeline import TimelineEntry
 
+_VERSION_DIGITS = 32
+"""Of a new thread's versions: as many as other savers write, since a shorter number compares as newer than theirs."""
+
 
 class DurableSaver(SaverOperations):
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
@@ -258,6 +261,10 @@ class DurableSaver(SaverOperations):
             InvalidConfig: `config` names no thread.
             UnserializableValue: A value cannot be stored; the message names its channel. Nothing is stored.
             ThreadDeleted: The thread was deleted while this run was going. Nothing is stored.
+            ParentPruned: The parent was pruned while this run was going, and delta channels are replayed from it.
+                Nothing is stored.
+            ParentMissing: The parent is not stored, and delta channels are replayed from it: a failover lost it, or
+                checkpoints are imported children first. Nothing is stored.
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
@@ -307,6 +314,12 @@ class DurableSaver(SaverOperations):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names (by id or ULID), or the latest of its namespace.
+
+        A checkpoint that was pruned is gone, unless delta channels of later ones are replayed from it: then this
+        returns what is left, if asked for it by its id. That is the values that replays start from, the writes that
+        are replayed, and the parent's config. LangGraph's own walk to a delta channel's history, which the Agent
+        Server takes, depends on it. Its metadata are `{"pruned": True}`; a run that would start there raises
+        ParentPruned. `list` does not show it, nor is it ever the latest.
 
         Returns:
             The checkpoint with its pending writes, or None if there is none.
@@ -633,12 +646,13 @@ class DurableSaver(SaverOperations):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.
 
-        The random part keeps branches apart that write the same channel; the zeros keep versions in order
-        as text. A version from another saver keeps its width, or stays a number, so that old and new compare.
+        The random part keeps branches apart that write the same channel; the zeros keep versions in order as text,
+        beside those of the other savers too, which all have 32 digits. A thread that began with another width keeps
+        it, and versions that are numbers stay numbers, so that old and new compare.
         """
         if isinstance(current, (int, float)):  # of a thread from another saver
             return int(current) + 1 + random.random()  # noqa: S311 (unique, not secret)
-        digits = current.partition(".")[0] if current else "0000000000"
+        digits = current.partition(".")[0] if current else "0" * _VERSION_DIGITS
         return f"{int(digits) + 1:0{len(digits)}}.{random.getrandbits(52):013x}"
 
 

@@ -1,7 +1,8 @@
-"""A checkpointer in front of a saver, which forwards what the Agent Server's adapter forwards, and nothing else."""
+"""A saver as LangGraph's Agent Server hands it to graphs: behind an adapter that forwards some of its methods."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -14,21 +15,19 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
-from langgraph_durable import DurableSaver
 
+class Adapter(BaseCheckpointSaver[Any]):
+    """Forwards what the Agent Server's adapter does; for the rest it has the base class's methods.
 
-class Adapter(BaseCheckpointSaver[str]):
-    """Has the async methods only; names that the base class has and are not here are the base class's."""
+    So versions are its own, delta channels are found by the base class's walk, and no sync method works.
+    """
 
-    def __init__(self, inner: DurableSaver) -> None:
+    def __init__(self, inner: BaseCheckpointSaver[Any]) -> None:
         super().__init__(serde=inner.serde)
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._inner.aget_tuple(config)
 
     async def aput(
         self,
@@ -37,12 +36,17 @@ class Adapter(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await self._inner.aput(config, checkpoint, metadata, new_versions)
+        enriched: Any = {**config.get("metadata", {}), **metadata}
+        enriched["thread_id"] = config["configurable"]["thread_id"]
+        return await self._inner.aput(config, checkpoint, enriched, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         await self._inner.aput_writes(config, writes, task_id, task_path)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await self._inner.aget_tuple(config)
 
     async def alist(
         self,
@@ -68,6 +72,5 @@ class Adapter(BaseCheckpointSaver[str]):
         await self._inner.aprune(thread_ids, strategy=strategy)
 
     def get_next_version(self, current: Any, channel: None) -> str:
-        """Make versions of its own, as the Agent Server's adapter does."""
-        number = int(str(current).split(".")[0]) if current is not None else 0
-        return f"{number + 1:032}.{0.5:.16f}"
+        number = int(str(current).partition(".")[0]) if current is not None else 0
+        return f"{number + 1:032}.{random.random():.16f}"

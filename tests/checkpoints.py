@@ -22,7 +22,7 @@ def checkpoint_with(values: dict[str, Any] | None = None, **others: Any) -> Chec
     made = empty_checkpoint()
     made["v"] = 4
     made["channel_values"] = values or {}
-    made["channel_versions"] = dict.fromkeys(values or {}, f"{1:010}.{uuid4().hex[:13]}")
+    made["channel_versions"] = dict.fromkeys(values or {}, f"{1:032}.{uuid4().hex[:13]}")
     made.update(others)  # type: ignore[typeddict-item]
     return made
 

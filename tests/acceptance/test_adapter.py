@@ -127,7 +127,7 @@ async def test_what_takes_a_saver_takes_the_adapter(saver: DurableSaver) -> None
 
 
 def test_a_proxy_of_another_saver_is_refused(saver: DurableSaver) -> None:
-    other: Any = Adapter(InMemorySaver())  # type: ignore[arg-type]
+    other: Any = Adapter(InMemorySaver())
     for use in (EffectLog.from_saver, pending_interrupts, instrument):
         with pytest.raises(InvalidConfig, match="needs a DurableSaver, got Adapter"):
             use(other)

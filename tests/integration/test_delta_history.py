@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig
+from langgraph_durable import CheckpointCorrupted, DurableSaver, InvalidConfig, ParentMissing
 from tests.acceptance.graphs import Graph, Saver, extend
 from tests.checkpoints import checkpoint_with, config_for, get_values, put
 from tests.drivers import Saver as Driven
@@ -64,7 +64,7 @@ async def test_without_a_seed_there_is_no_seed_key(driven: Driven) -> None:
     assert found["other"] == {"writes": []}
 
 
-@pytest.mark.parametrize(
+SEEDS = pytest.mark.parametrize(
     "seed",
     [
         pytest.param(_DeltaSnapshot(["a", "b"]), id="snapshot"),
@@ -78,6 +78,9 @@ async def test_without_a_seed_there_is_no_seed_key(driven: Driven) -> None:
         pytest.param(None, id="None inside"),
     ],
 )
+
+
+@SEEDS
 async def test_whatever_value_is_nearest_is_the_seed(driven: Driven, seed: Any) -> None:
     far = await step(driven, None, {"log": "farther"}, "before the seed")
     seeded = await step(driven, far, {"log": seed}, "the seed's own")
@@ -85,6 +88,51 @@ async def test_whatever_value_is_nearest_is_the_seed(driven: Driven, seed: Any) 
     target = await step(driven, between, {"log": "the target's own"}, "the target's")
     for config in (target, config_for("thread")):  # by id, and as the latest
         assert await history(driven, config, "log") == {"log": (["the seed's own", "after"], seed)}
+
+
+@SEEDS
+async def test_the_walk_of_others_finds_what_a_prune_left(
+    driven: Driven, observer: Observer, seed: Any
+) -> None:
+    far = await step(driven, None, {"log": "farther"}, "before the seed")
+    seeded = await step(driven, far, {"log": seed, "other": [1] * 99}, "the seed's own")
+    await driven.aput_writes(seeded, [("other", "not replayed")], "other task")
+    between = await step(driven, seeded, None, "after")
+    counters: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"log": (1, 1)}}
+    made = checkpoint_with(channel_versions={"log": f"{9:032}.0"})
+    target = await driven.aput(between, made, counters, made["channel_versions"])
+    await driven.aprune(["thread"])
+    assert observer.rows(f"SELECT count(*) FROM {TABLES}.ancestors") == [(2,)]
+    assert await history(driven, target, "log") == {"log": (["the seed's own", "after"], seed)}
+    left = await stored_at(driven, seeded)
+    assert left.checkpoint["channel_values"] == {"log": seed}
+    assert [write[1:] for write in left.pending_writes or []] == [("log", "the seed's own")]
+    assert left.parent_config == far
+    assert left.config == seeded
+    assert left.metadata == {"pruned": True}
+    assert await driven.aget_tuple(far) is None
+    assert [t.config async for t in driven.alist(config_for("thread"))] == [target]
+    latest = await driven.aget_tuple(config_for("thread"))
+    assert latest is not None
+    assert latest.config == target
+    await driven.acopy_thread("thread", "copy")
+    copy = config_for("copy", target["configurable"]["checkpoint_id"])
+    assert await history(driven, copy, "log") == {"log": (["the seed's own", "after"], seed)}
+
+
+async def test_an_ancestor_whose_seed_is_missing_is_damage(driven: Driven, observer: Observer) -> None:
+    for number, seed in enumerate(([1] * 50, 7)):
+        thread = f"thread {number}"
+        seeded = await step(driven, config_for(thread), {"log": seed})
+        made = checkpoint_with(channel_versions={"log": f"{9:032}.0"})
+        counters: Any = {"counters_since_delta_snapshot": {"log": (1, 1)}}
+        await driven.aput(seeded, made, counters, made["channel_versions"])
+        await driven.aprune([thread])
+        assert (await get_values(driven, seeded)) == {"log": seed}
+        observer.rows(f"DELETE FROM {TABLES}.channel_values")
+        observer.rows(f"UPDATE {TABLES}.ancestors SET type = NULL, checkpoint = NULL")
+        with pytest.raises(CheckpointCorrupted, match=seeded["configurable"]["checkpoint_id"]):
+            await driven.aget_tuple(seeded)
 
 
 async def test_a_ulid_names_the_target_too(driven: Driven) -> None:
@@ -185,7 +233,7 @@ async def test_a_channel_without_a_new_version_has_its_parents_value(driven: Dri
     versions = (await stored_at(driven, parent)).checkpoint["channel_versions"]
     same = await driven.aput(parent, checkpoint_with({}, channel_versions=versions), metadata, {})
     await driven.aput_writes(same, [("log", "mine")], "task")
-    changed: ChannelVersions = {"log": f"{2:010}.{uuid4().hex[:13]}"}
+    changed: ChannelVersions = {"log": f"{2:032}.{uuid4().hex[:13]}"}
     child = await driven.aput(same, checkpoint_with({}, channel_versions=changed), metadata, changed)
     await driven.aput_writes(parent, [("log", "of another branch")], "task")
     assert (await get_values(driven, same)) == {"log": value}
@@ -377,6 +425,62 @@ async def test_a_seed_that_cannot_be_read_is_damage(driven: Driven, observer: Ob
     observer.rows(f"UPDATE {TABLES}.channel_values SET data = '\\xc1'")
     with pytest.raises(CheckpointCorrupted, match="log"):
         await driven.aget_delta_channel_history(config=target, channels=["log"])
+
+
+# --- gaps ---
+
+
+def delta_at(number: int, **values: Any) -> Any:
+    """Return what `put` takes of a checkpoint whose channel "log" is replayed, unless a value is given."""
+    made = checkpoint_with(values, id=f"step {number}")
+    made["channel_versions"]["log"] = f"{number + 1:032}.0"
+    counters = {} if "log" in values else {"counters_since_delta_snapshot": {"log": (1, 1)}}
+    return made, {"source": "loop", "step": number, **counters}, made["channel_versions"]
+
+
+@pytest.mark.parametrize("ns", ["", "inner"])
+async def test_a_delta_channel_is_not_stored_after_a_gap(driven: Driven, observer: Observer, ns: str) -> None:
+    thread = config_for("thread", None, ns)
+    first = await driven.aput(thread, *delta_at(0, log=["seed"], plain=[0] * 99))
+    missing = config_for("thread", "step 1", ns)
+    with pytest.raises(ParentMissing) as refused:
+        await driven.aput(missing, *delta_at(2, plain=[2] * 99))
+    for name in ("'thread'", f"namespace {ns!r}", "'step 2'", "'step 1'", "'log'", "run again"):
+        assert name in str(refused.value)
+    assert [t.config async for t in driven.alist(thread)] == [first]
+    assert observer.rows(f"SELECT version FROM {TABLES}.channel_values WHERE version LIKE '%3.0'") == []
+    # What needs no parent may come without.
+    await driven.aput(missing, *delta_at(3, log=_DeltaSnapshot(["whole"])))
+    await step(driven, missing, {"plain": 1}, id="step 4")
+    # Nor does the channel stay out once its parent is there.
+    second = await driven.aput(first, *delta_at(1))
+    third = await driven.aput(missing, *delta_at(2))
+    await driven.aput_writes(second, [("log", "second")], "task")
+    assert await history(driven, third, "log") == {"log": (["second"], ["seed"])}
+
+
+async def test_a_thread_is_imported_parents_first(driven: Driven) -> None:
+    graph = appending(driven, Delta)
+    for number in range(3):
+        await graph.ainvoke({"log": [f"input {number}"]}, config_for("thread"))
+    stored = [t async for t in driven.alist(config_for("thread"))]
+    values = (await graph.aget_state(config_for("thread"))).values
+
+    async def import_(found: CheckpointTuple, thread_id: str) -> None:
+        parent = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None
+        versions = found.checkpoint["channel_versions"]
+        target = config_for(thread_id, parent)
+        config = await driven.aput(target, found.checkpoint, found.metadata, versions)
+        for task_id, channel, value in found.pending_writes or []:
+            await driven.aput_writes(config, [(channel, value)], f"{task_id} {channel}")
+
+    for found in reversed(stored):
+        await import_(found, "copy")
+    assert (await graph.aget_state(config_for("copy"))).values == values
+    with pytest.raises(ParentMissing, match="parents before their children"):
+        for found in stored:
+            await import_(found, "children first")
+    assert [t async for t in driven.alist(config_for("children first"))] == []
 
 
 # --- length ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -190,8 +190,8 @@ def _listing(thread_id: str, number: int) -> dict[str, Any]:
     }
 
 
-def _by_id(thread_id: str, number: int) -> Sequence[Any]:
-    return (thread_id, "", f"id-{number}")
+def _by_id(thread_id: str, number: int) -> dict[str, Any]:
+    return {"thread": thread_id, "ns": "", "id": f"id-{number}"}
 
 
 def _by_ulid(thread_id: str, number: int) -> dict[str, Any]:
@@ -213,6 +213,7 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
     "PUT_WRITES_LAST_WINS.many": (_many(_writes), 30 * 4, 30 * 60),
     "GET_LATEST": (lambda thread_id, _: (thread_id, ""), 10, 60),
     "GET_BY_ID": (_by_id, 10, 60),
+    "GET_BY_ID_OR_ANCESTOR": (_by_id, 10, 60),
     "LIST_NAMESPACE": (_listing, 64 * 8, 64 * 8 * 4),
     # No index orders a thread's checkpoints across its namespaces, so all of them are looked at.
     "LIST_THREAD": (_listing, HUGE + 64 * 8, 64 * 8 * 4),

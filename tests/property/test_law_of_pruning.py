@@ -147,8 +147,7 @@ def obey(world: World, shape: Shape, asynchronous: bool, first: Run, rounds: lis
         untouched = thread.copied()
         before = thread.photograph()
         assert untouched.photograph().keys() == before.keys()
-        if thread.whole:
-            check_histories(thread, before)
+        check_histories(thread, before)
         for operation in operations:
             thread, before = operate(world, thread, operation, before)
         is_deleted = any(isinstance(operation, DeleteRuns) for operation in operations)
@@ -214,6 +213,7 @@ def operate(
     if not isinstance(operation, Continue):
         thread.whole = False
         check_rows(world, thread, after)
+        check_histories(thread, after)
     return thread, after
 
 
@@ -258,6 +258,7 @@ def is_before(order: list[Key], key: Key, start: Key) -> bool:
 
 
 def check_histories(thread: Thread, seen: dict[Key, Seen]) -> None:
+    """Check that what survives has the history that LangGraph's own walk finds, whatever was removed."""
     for ns, id_ in seen:
         config, channels = thread.config(id_, ns), deltas_of(ns)
         history = thread.do("get_delta_channel_history", config=config, channels=channels)
