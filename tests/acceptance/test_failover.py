@@ -80,7 +80,10 @@ async def test_what_a_run_returns_is_stored_or_it_fails(
             result: Any = await drive.invoke(graph, {"trail": ["input"]}, config, durability=durability)
         except ParentMissing:
             refused += 1
-            result = await drive.invoke(build(saver, ignore), None, config)
+            # With durability "async" the two newest checkpoints may be all that was stored by then.
+            left = await drive.history(graph, config)
+            input_ = None if left else {"trail": ["input"]}
+            result = await drive.invoke(build(saver, ignore), input_, config)
         assert result == {"trail": ["input", *CHAIN]}
         assert (await drive.state(graph, config)).values == result
     assert build is not chain or refused == 0, "plain channels stand for themselves"
