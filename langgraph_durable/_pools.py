@@ -26,6 +26,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
+from psycopg.pq import PGconn
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_durable._connections import (
@@ -38,9 +39,19 @@ from langgraph_durable._own_connections import LoopConnection, ThreadConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
-_CONNECT_TIMEOUT = 10
 _RECONNECT_TIMEOUT = 2.0
 """Seconds until a pool starts its attempts to connect anew: left alone it waits twice as long after each one."""
+
+_DEFAULTS: Mapping[str, int | str] = {
+    "connect_timeout": 10,
+    # Else a call on a connection whose peer is gone without a word waits until the kernel gives up, after 15 minutes.
+    "tcp_user_timeout": 15_000,  # milliseconds that what was sent may go unacknowledged
+    "keepalives_idle": 15,  # seconds of silence after which the peer is probed, also while an answer is waited for
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "fallback_application_name": "langgraph_durable",
+}
+"""What holds unless the connection string, the environment or a service file says otherwise."""
 
 # Our statements are looked up by key whatever their parameters, and planning one anew costs as much as running it.
 _PLANNING = "-c plan_cache_mode=force_generic_plan"
@@ -433,25 +444,40 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
     try:
         given = conninfo_to_dict(conninfo)
-        _check(given)
+        effective = {**_effective_parameters(conninfo), **given}
+        _check(effective)
     except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
             f"not a Postgres connection string ({str(exc).strip()}): pass "
             '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
         ) from exc
-    defaults: dict[str, str | int] = {
-        "connect_timeout": _CONNECT_TIMEOUT,
-        "fallback_application_name": "langgraph_durable",
-    }
-    completed = {k: v for k, v in defaults.items() if k not in given}
+    # psycopg reads the connect_timeout of no service file.
+    completed = {name: effective.get(name, value) for name, value in _DEFAULTS.items()}
     for key, value in added.items():
         completed[key] = f"{given[key]} {value}" if given.get(key) else value
     return make_conninfo(conninfo, **completed)
 
 
+def _effective_parameters(conninfo: str) -> dict[str, str]:
+    """Return the parameters libpq would use: the connection string's, a service file's, the environment's.
+
+    Only a connection tells. This one fails at once, without a network: its socket's directory does not exist.
+    """
+    nowhere = make_conninfo(conninfo, host="/nonexistent", hostaddr="", port="")
+    attempt = PGconn.connect_start(nowhere.encode())
+    try:
+        found = {option.keyword.decode(): option.val for option in attempt.info}
+    finally:
+        attempt.finish()
+    # No others: a password need not be Unicode.
+    return {
+        name: value.decode() for name in (*_DEFAULTS, "options") if (value := found.get(name)) is not None
+    }
+
+
 def _check(given: dict[str, Any]) -> None:
     """Refuse what psycopg and the resolver refuse at the first connection, in many ways."""
-    if "connect_timeout" in given:  # ours takes the place of the environment's
+    if "connect_timeout" in given:
         timeout_from_conninfo(given)
     for port in str(given.get("port") or "").split(","):
         if port and not port.strip().isdecimal():

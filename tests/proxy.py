@@ -1,4 +1,4 @@
-"""A Unix socket between a saver and its server: counts round trips, loses answers, feigns outages."""
+"""A socket between a saver and its server: counts round trips, loses answers, feigns outages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,21 @@ class Proxy:
         refused: How many were refused while it was down.
     """
 
-    def __init__(self, conninfo: str) -> None:
-        with psycopg.connect(conninfo) as connection:
-            self._upstream = (connection.info.host, connection.info.port)
+    def __init__(self, conninfo: str, listener: socket.socket | None = None) -> None:
+        """Make one that listens on a TCP socket, or else on a Unix socket of its own."""
+        self.lead_to(conninfo)
         self._directory = Path(tempfile.mkdtemp(prefix="proxy-"))
-        path = self._directory / ".s.PGSQL.5432"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        path.chmod(0o666)
-        self._listener.listen(64)
-        self.conninfo = make_conninfo(conninfo, host=str(self._directory), port=5432)
+        if listener is not None:
+            self._listener = listener
+            host, port = listener.getsockname()
+        else:
+            path = self._directory / ".s.PGSQL.5432"
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            path.chmod(0o666)
+            self._listener.listen(64)
+            host, port = str(self._directory), 5432
+        self.conninfo = make_conninfo(conninfo, host=host, port=port)
         self.round_trips = 0
         self.connections = 0
         self.refused = 0
@@ -64,6 +69,17 @@ class Proxy:
     def lose_next_answer(self, then: Callable[[], Any] = lambda: None) -> None:
         """Receive the next answer in full, call `then`, and cut its connection instead of passing it on."""
         self._lost = then
+
+    def lead_to(self, conninfo: str) -> None:
+        """Lead new connections to another server."""
+        with psycopg.connect(conninfo) as connection:
+            self._upstream = (connection.info.host, connection.info.port)
+
+    def peers(self) -> list[int]:
+        """The ports of the clients that are connected over TCP."""
+        with self._lock:
+            ends = [end for end in self._open if end.family == socket.AF_INET]
+            return [end.getpeername()[1] for end in ends]
 
     def cut(self) -> None:
         """Cut every connection."""
