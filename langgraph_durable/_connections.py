@@ -8,6 +8,7 @@ the caller's own transaction is run again.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
@@ -32,8 +33,25 @@ _returning: set[asyncio.Future[None]] = set()
 """Connections on their way back to their pools, kept because a loop alone does not keep its tasks."""
 
 
+PLANNING: Mapping[str, str] = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
+"""What our statements run under, which find rows by their keys, whatever the parameters.
+
+Planning one anew costs as much as running it, and compiling one takes a hundred times as long.
+"""
+
+
+def planning_beside(options: str | None) -> Mapping[str, str | None]:
+    """Return these settings, but None for those that startup options of the caller's name: what they say stands."""
+    named = re.findall(r"(?:^|\s)(?:-c\s*|--)([\w-]+)=", options or "")
+    chosen = {name.replace("-", "_").lower() for name in named}
+    return {name: None if name in chosen else value for name, value in PLANNING.items()}
+
+
 class Connections:
     """A source of connections, of either kind."""
+
+    planning: Mapping[str, str | None] = dict.fromkeys(PLANNING)
+    """Settings that writes make for their own transactions; None for those that are left as they are."""
 
     pooled = True
     """Whether there are several, in none of which a transaction of the caller's can be."""
@@ -80,6 +98,7 @@ class GivenPool(BlockingConnections):
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._pool = pool
+        self.planning = planning_beside(_options_of(pool))
 
     @contextmanager
     def checkout(self) -> Iterator[Connection[Any]]:
@@ -132,6 +151,7 @@ class AsyncGivenPool(AsyncConnections):
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         self._pool = pool
+        self.planning = planning_beside(_options_of(pool))
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -268,6 +288,13 @@ def _rest_of(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[
 def _parameters_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> Mapping[str, Any]:
     """Return the parameters that a pool was given; none if it calls for them each time."""
     return conninfo_to_dict(pool.conninfo) if isinstance(pool.conninfo, str) else {}
+
+
+def _options_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> str | None:
+    """Return the startup options that a pool was given; None if it calls for them each time."""
+    given = pool.kwargs if isinstance(pool.kwargs, Mapping) else {}
+    options: str | None = {**_parameters_of(pool), **given}.get("options")
+    return options
 
 
 def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

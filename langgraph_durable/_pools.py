@@ -34,6 +34,7 @@ from langgraph_durable._connections import (
     BlockingConnections,
     async_living_connection,
     living_connection,
+    planning_beside,
 )
 from langgraph_durable._own_connections import LoopConnection, ThreadConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
@@ -53,8 +54,8 @@ _DEFAULTS: Mapping[str, int | str] = {
 }
 """What holds unless the connection string, the environment or a service file says otherwise."""
 
-# Our statements are looked up by key whatever their parameters, and planning one anew costs as much as running it.
-_PLANNING = "-c plan_cache_mode=force_generic_plan"
+_REFUSED_OPTIONS = ("unsupported startup parameter", "command-line options")
+"""The words of pgbouncer and its like, and of RDS Proxy."""
 
 _inherited: list[Any] = []
 """Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
@@ -87,8 +88,12 @@ class OwnPools:
         timeout: float,
         prepare_threshold: int | None,
     ) -> None:
-        self.conninfo = _complete_conninfo(conninfo, {"options": _PLANNING})
-        self._plain_conninfo = _complete_conninfo(conninfo, {})
+        self._plain_conninfo, options = _complete_conninfo(conninfo)
+        planning = planning_beside(options)
+        settings = [f"-c {name}={value}" for name, value in planning.items() if value]
+        self.conninfo = make_conninfo(
+            self._plain_conninfo, options=" ".join([options or "", *settings]).strip()
+        )
         self.connection_options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
         self.pool_options: dict[str, Any] = {
             "min_size": min_size,
@@ -100,16 +105,20 @@ class OwnPools:
         }
         self.blocking = _BlockingOwnPool(self)
         self.asynchronous = _AsyncOwnPools(self)
+        self.blocking.planning = self.asynchronous.planning = planning
         self.closed = False
         # The first connection is made directly: a pool would hide why it cannot be made until it times out.
         self.reached = False
 
-    def give_up_planning_option(self, tried: str) -> bool:
-        """After a first connection that failed: tell whether to try again without the option on planning.
+    def give_up_options(self, tried: str, exc: psycopg.OperationalError) -> bool:
+        """After a first connection that failed: return whether to try again without startup options of ours.
 
-        Some poolers refuse startup options that they do not know. Of several first connections at once, each must
-        be tried again: what it tried counts, not what another has given up meanwhile.
+        Some poolers refuse those that they do not know. A server that is away or full refuses a connection, not its
+        options. Of several first connections at once, each must be tried again: what it tried counts, not what
+        another has given up meanwhile.
         """
+        if not any(words in str(exc) for words in _REFUSED_OPTIONS):
+            return False
         self.conninfo = self._plain_conninfo
         return tried != self._plain_conninfo
 
@@ -185,8 +194,8 @@ class _BlockingOwnPool(BlockingConnections):
         tried = self._pools.conninfo
         try:
             return ThreadConnection.connect(tried, **self._pools.connection_options)
-        except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option(tried):
+        except psycopg.OperationalError as exc:
+            if not self._pools.give_up_options(tried, exc):
                 raise
             return self._connect_first()
 
@@ -287,8 +296,8 @@ class _AsyncOwnPools(AsyncConnections):
         tried = self._pools.conninfo
         try:
             return await AsyncConnection.connect(tried, **self._pools.connection_options)
-        except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option(tried):
+        except psycopg.OperationalError as exc:
+            if not self._pools.give_up_options(tried, exc):
                 raise
             return await self._connect_first()
 
@@ -441,10 +450,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
+def _complete_conninfo(conninfo: str) -> tuple[str, str | None]:
+    """Return a connection string with our defaults, and the startup options in force, wherever they are from."""
     try:
         given = conninfo_to_dict(conninfo)
-        effective = {**_effective_parameters(conninfo), **given}
+        effective: dict[str, Any] = {**_effective_parameters(conninfo), **given}
         _check(effective)
     except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
@@ -453,9 +463,7 @@ def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
         ) from exc
     # psycopg reads the connect_timeout of no service file.
     completed = {name: effective.get(name, value) for name, value in _DEFAULTS.items()}
-    for key, value in added.items():
-        completed[key] = f"{given[key]} {value}" if given.get(key) else value
-    return make_conninfo(conninfo, **completed)
+    return make_conninfo(conninfo, **completed), effective.get("options")
 
 
 def _effective_parameters(conninfo: str) -> dict[str, str]:

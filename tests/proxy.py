@@ -52,6 +52,7 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._lost: Callable[[], Any] | None = None
         self._down = False
+        self._refusal: str | None = None
 
     def __enter__(self) -> Proxy:
         self._spawn(self._accept)
@@ -87,6 +88,10 @@ class Proxy:
             for end in self._open:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
+
+    def refuse_options(self, words: str) -> None:
+        """Refuse connections that ask for startup options, in some pooler's words."""
+        self._refusal = words
 
     def go_down(self) -> None:
         """Cut every connection, and every new one at once."""
@@ -148,6 +153,10 @@ class Proxy:
                 if not data:
                     return
                 if key.fileobj is client:
+                    if self._refusal is not None and b"\0options\0" in data:
+                        error = f"SFATAL\0VFATAL\0C08P01\0M{self._refusal}\0\0".encode()
+                        client.sendall(b"E" + struct.pack("!I", len(error) + 4) + error)
+                        return
                     asked, losing, answer = True, self._lost is not None, b""
                     server.sendall(data)
                     continue
