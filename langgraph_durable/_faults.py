@@ -91,6 +91,11 @@ def explain(exc: psycopg.Error, schema: str) -> DurableError | None:
             f"the tables in schema {schema!r} are not those of this version of langgraph_durable: call "
             f"saver.setup() to migrate them ({exc})"
         )
+    if isinstance(exc, psycopg.errors.UntranslatableCharacter):
+        return InvalidConfig(
+            "the database's encoding cannot hold an id, a name or another text: use a database made with "
+            f"ENCODING 'UTF8' ({exc})"
+        )
     if isinstance(exc, (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)):
         return InvalidConfig(
             "a connection pooler between here and Postgres mixes prepared statements up: give pgbouncer "
