@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import (
@@ -21,16 +22,23 @@ from contextlib import (
 from functools import partial
 from types import coroutine as coroutine_of
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from psycopg import AsyncConnection, Connection, OperationalError
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
+from langgraph_durable._faults import refuses_writes
 from langgraph_durable.errors import SaverClosed
 
 _returning: set[asyncio.Future[None]] = set()
 """Connections on their way back to their pools, kept because a loop alone does not keep its tasks."""
+
+_refused_writes: WeakKeyDictionary[ConnectionPool[Any] | AsyncConnectionPool[Any], float] = (
+    WeakKeyDictionary()
+)
+"""When, by the monotonic clock, a connection of a pool last refused to write."""
 
 
 PLANNING: Mapping[str, str] = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
@@ -216,11 +224,22 @@ class AsyncGivenConnection(AsyncConnections):
 
 @contextmanager
 def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
-    """Lend a connection of a pool, after throwing away those that died in it: a restart leaves a pool full."""
+    """Lend a connection of a pool, after closing those that are of no use: a restart, or a failover, leaves it full.
+
+    One that leads to a read-only server, and was asked to write, does not go back to the pool: the server's address
+    may lead elsewhere by now. For reading alone it is as good as any.
+    """
+    refused = _refused_writes.get(pool)
     while True:
         with pool.connection() as connection:
-            if not _has_ended(connection):
-                yield connection
+            if not _has_ended(connection) and not _is_suspect(connection, refused):
+                try:
+                    yield connection
+                except BaseException as exc:
+                    if refuses_writes(exc):
+                        _refused_writes[pool] = time.monotonic()
+                        connection.close()
+                    raise
                 return
             connection.close()
 
@@ -228,10 +247,17 @@ def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
 @asynccontextmanager
 async def async_living_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
     """Lend a connection of a pool; see `living_connection`."""
+    refused = _refused_writes.get(pool)
     while True:
         async with _lent_connection(pool) as connection:
-            if not _has_ended(connection):
-                yield connection
+            if not _has_ended(connection) and not _is_suspect(connection, refused):
+                try:
+                    yield connection
+                except BaseException as exc:
+                    if refuses_writes(exc):
+                        _refused_writes[pool] = time.monotonic()
+                        await connection.close()
+                    raise
                 return
             await connection.close()
 
@@ -305,6 +331,19 @@ def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     except OperationalError:
         return True
     return False
+
+
+def _is_suspect(connection: Connection[Any] | AsyncConnection[Any], refused: float | None) -> bool:
+    """Return whether a connection is as old as one that refused to write, and says itself that it is read-only.
+
+    Else each of a large pool would cost a call of its own to be found out.
+    """
+    if refused is None or getattr(connection, "_created_at", refused) >= refused:  # psycopg_pool's (3.3) mark
+        return False
+    told = (
+        connection.info.parameter_status(name) for name in ("in_hot_standby", "default_transaction_read_only")
+    )
+    return "on" in told
 
 
 def _is_in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

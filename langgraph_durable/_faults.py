@@ -20,6 +20,7 @@ _TRANSIENT_STATES = {
     "57P03",  # cannot connect now: starting up or shutting down
     "57P05",  # idle session timeout
     "25P03",  # idle in transaction session timeout
+    "25006",  # read-only: a standby that is being promoted, or that an address led to, or a server switched over
 }
 
 # libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
@@ -71,7 +72,14 @@ def was_lost(connection: Connection[Any] | AsyncConnection[Any], exc: psycopg.Er
     if exc.sqlstate is None:
         return isinstance(exc, psycopg.OperationalError)
     # A trigger that works on another server may raise any state; when this one ends a connection, it says so first.
-    return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate == "25P03"
+    return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate in ("25P03", "25006")
+
+
+def refuses_writes(exc: BaseException | None) -> bool:
+    """Return whether an error, or its cause, is that the server is read-only."""
+    return isinstance(exc, psycopg.errors.ReadOnlySqlTransaction) or (
+        exc is not None and refuses_writes(exc.__cause__)
+    )
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
