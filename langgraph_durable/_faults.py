@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -56,8 +57,7 @@ _PERMANENT_CONNECT_FAULTS = (
 def is_transient(exc: psycopg.Error) -> bool:
     """Tell whether the same work may succeed a little later, on another connection."""
     if isinstance(exc, psycopg.errors.UniqueViolation):
-        # Two puts at once computed the same place in a namespace; the later one takes the next.
-        return exc.diag.constraint_name == "checkpoints_ulid_key"
+        return _met_at_one_place(exc)
     if isinstance(exc, (PoolTimeout, TooManyRequests)):
         return False
     if exc.sqlstate is not None:
@@ -65,6 +65,18 @@ def is_transient(exc: psycopg.Error) -> bool:
     if not isinstance(exc, psycopg.OperationalError):
         return False
     return not is_permanent_connect_fault(exc)
+
+
+def _met_at_one_place(exc: psycopg.errors.UniqueViolation) -> bool:
+    """Return whether two puts at once computed the same ULID in a namespace; the later one takes the next.
+
+    A partition's index has a name that Postgres makes, and Citus names one in the message only. So its columns tell,
+    which are not translated; or, where a role may not see them, its name.
+    """
+    if (key := re.search(r"\(([^()]*)\)=\(", exc.diag.message_detail or "")) is not None:
+        return key[1] == "thread_id, checkpoint_ns, ulid"
+    name = exc.diag.constraint_name or exc.diag.message_primary or ""
+    return "checkpoints_ulid_key" in name or "_thread_id_checkpoint_ns_ulid_idx" in name
 
 
 def was_lost(connection: Connection[Any] | AsyncConnection[Any], exc: psycopg.Error) -> bool:
