@@ -8,7 +8,9 @@ the caller's own transaction is run again.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import (
@@ -20,20 +22,44 @@ from contextlib import (
 from functools import partial
 from types import coroutine as coroutine_of
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from psycopg import AsyncConnection, Connection, OperationalError
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
+from langgraph_durable._faults import refuses_writes
 from langgraph_durable.errors import SaverClosed
 
 _returning: set[asyncio.Future[None]] = set()
 """Connections on their way back to their pools, kept because a loop alone does not keep its tasks."""
 
+_refused_writes: WeakKeyDictionary[ConnectionPool[Any] | AsyncConnectionPool[Any], float] = (
+    WeakKeyDictionary()
+)
+"""When, by the monotonic clock, a connection of a pool last refused to write."""
+
+
+PLANNING: Mapping[str, str] = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
+"""What our statements run under, which find rows by their keys, whatever the parameters.
+
+Planning one anew costs as much as running it, and compiling one takes a hundred times as long.
+"""
+
+
+def planning_beside(options: str | None) -> Mapping[str, str | None]:
+    """Return these settings, but None for those that startup options of the caller's name: what they say stands."""
+    named = re.findall(r"(?:^|\s)(?:-c\s*|--)([\w-]+)=", options or "")
+    chosen = {name.replace("-", "_").lower() for name in named}
+    return {name: None if name in chosen else value for name, value in PLANNING.items()}
+
 
 class Connections:
     """A source of connections, of either kind."""
+
+    planning: Mapping[str, str | None] = dict.fromkeys(PLANNING)
+    """Settings that writes make for their own transactions; None for those that are left as they are."""
 
     pooled = True
     """Whether there are several, in none of which a transaction of the caller's can be."""
@@ -80,6 +106,7 @@ class GivenPool(BlockingConnections):
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._pool = pool
+        self.planning = planning_beside(_options_of(pool))
 
     @contextmanager
     def checkout(self) -> Iterator[Connection[Any]]:
@@ -132,6 +159,7 @@ class AsyncGivenPool(AsyncConnections):
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         self._pool = pool
+        self.planning = planning_beside(_options_of(pool))
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -196,11 +224,22 @@ class AsyncGivenConnection(AsyncConnections):
 
 @contextmanager
 def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
-    """Lend a connection of a pool, after throwing away those that died in it: a restart leaves a pool full."""
+    """Lend a connection of a pool, after closing those that are of no use: a restart, or a failover, leaves it full.
+
+    One that leads to a read-only server, and was asked to write, does not go back to the pool: the server's address
+    may lead elsewhere by now. For reading alone it is as good as any.
+    """
+    refused = _refused_writes.get(pool)
     while True:
         with pool.connection() as connection:
-            if not _has_ended(connection):
-                yield connection
+            if not _has_ended(connection) and not _is_suspect(connection, refused):
+                try:
+                    yield connection
+                except BaseException as exc:
+                    if refuses_writes(exc):
+                        _refused_writes[pool] = time.monotonic()
+                        connection.close()
+                    raise
                 return
             connection.close()
 
@@ -208,10 +247,17 @@ def living_connection(pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
 @asynccontextmanager
 async def async_living_connection(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
     """Lend a connection of a pool; see `living_connection`."""
+    refused = _refused_writes.get(pool)
     while True:
         async with _lent_connection(pool) as connection:
-            if not _has_ended(connection):
-                yield connection
+            if not _has_ended(connection) and not _is_suspect(connection, refused):
+                try:
+                    yield connection
+                except BaseException as exc:
+                    if refuses_writes(exc):
+                        _refused_writes[pool] = time.monotonic()
+                        await connection.close()
+                    raise
                 return
             await connection.close()
 
@@ -270,6 +316,13 @@ def _parameters_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> Mapp
     return conninfo_to_dict(pool.conninfo) if isinstance(pool.conninfo, str) else {}
 
 
+def _options_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> str | None:
+    """Return the startup options that a pool was given; None if it calls for them each time."""
+    given = pool.kwargs if isinstance(pool.kwargs, Mapping) else {}
+    options: str | None = {**_parameters_of(pool), **given}.get("options")
+    return options
+
+
 def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     """Tell whether the server has ended an idle connection: from what has come already, without a round trip."""
     try:
@@ -278,6 +331,19 @@ def _has_ended(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     except OperationalError:
         return True
     return False
+
+
+def _is_suspect(connection: Connection[Any] | AsyncConnection[Any], refused: float | None) -> bool:
+    """Return whether a connection is as old as one that refused to write, and says itself that it is read-only.
+
+    Else each of a large pool would cost a call of its own to be found out.
+    """
+    if refused is None or getattr(connection, "_created_at", refused) >= refused:  # psycopg_pool's (3.3) mark
+        return False
+    told = (
+        connection.info.parameter_status(name) for name in ("in_hot_standby", "default_transaction_read_only")
+    )
+    return "on" in told
 
 
 def _is_in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

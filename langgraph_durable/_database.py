@@ -24,6 +24,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -48,6 +49,7 @@ from langgraph_durable._sessions import (
     Session,
 )
 from langgraph_durable._statements import (
+    LOCK_THREAD_SHARED_AND_SET_PLANNING,
     LOCK_THREADS_SHARED,
     SET_FOR_BATCH,
     RowsStatement,
@@ -102,12 +104,14 @@ class Database(ABC):
         schema_check: SchemaCheck,
         groups: Groups | None,
         metrics: Metrics,
+        planning: Mapping[str, str | None],
     ) -> None:
         self.schema = schema
         self.retry_timeout = retry_timeout
         self.schema_check = schema_check
         self._groups = groups
         self._metrics = metrics
+        self._planning = planning
 
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement in a transaction of its own: one round trip."""
@@ -139,7 +143,8 @@ class Database(ABC):
         call = _storing(write.statement, [write.row])
         if not write.locks:
             return await self.fetch(*call)
-        return await self.pipeline((LOCK_THREADS_SHARED, (text_array([write.thread_id]),)), call)
+        lock = (LOCK_THREAD_SHARED_AND_SET_PLANNING, {"thread": write.thread_id, **self._planning})
+        return await self.pipeline(lock, call)
 
     async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
         """Run writes in one transaction, and return the rows of each.
@@ -157,7 +162,8 @@ class Database(ABC):
             nonlocal attempts
             attempts += 1
             try:
-                calls: list[Call] = [(SET_FOR_BATCH, (f"{LOCK_TIMEOUT * 1000:.0f}ms",))]
+                settings = {"lock_timeout": f"{LOCK_TIMEOUT * 1000:.0f}ms", **self._planning}
+                calls: list[Call] = [(SET_FOR_BATCH, settings)]
                 if threads := sorted({write.thread_id for write in writes if write.locks}):
                     calls.append((LOCK_THREADS_SHARED, (text_array(threads),)))
                 before = len(calls)
@@ -288,7 +294,7 @@ class BlockingDatabase(Database):
         groups: Groups | None,
         metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics, connections.planning)
         self._connections = connections
 
     def _group(self) -> GroupCommit | None:
@@ -341,7 +347,7 @@ class AsyncDatabase(Database):
         groups: Groups | None,
         metrics: Metrics,
     ) -> None:
-        super().__init__(schema, retry_timeout, schema_check, groups, metrics)
+        super().__init__(schema, retry_timeout, schema_check, groups, metrics, connections.planning)
         self._connections = connections
 
     def _group(self) -> GroupCommit | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ _TRANSIENT_STATES = {
     "57P03",  # cannot connect now: starting up or shutting down
     "57P05",  # idle session timeout
     "25P03",  # idle in transaction session timeout
+    "25006",  # read-only: a standby that is being promoted, or that an address led to, or a server switched over
 }
 
 # libpq gives no SQLSTATE for a connection that was refused. What no waiting mends is told by its words; a server
@@ -55,8 +57,7 @@ _PERMANENT_CONNECT_FAULTS = (
 def is_transient(exc: psycopg.Error) -> bool:
     """Tell whether the same work may succeed a little later, on another connection."""
     if isinstance(exc, psycopg.errors.UniqueViolation):
-        # Two puts at once computed the same place in a namespace; the later one takes the next.
-        return exc.diag.constraint_name == "checkpoints_ulid_key"
+        return _met_at_one_place(exc)
     if isinstance(exc, (PoolTimeout, TooManyRequests)):
         return False
     if exc.sqlstate is not None:
@@ -66,12 +67,31 @@ def is_transient(exc: psycopg.Error) -> bool:
     return not is_permanent_connect_fault(exc)
 
 
+def _met_at_one_place(exc: psycopg.errors.UniqueViolation) -> bool:
+    """Return whether two puts at once computed the same ULID in a namespace; the later one takes the next.
+
+    A partition's index has a name that Postgres makes, and Citus names one in the message only. So its columns tell,
+    which are not translated; or, where a role may not see them, its name.
+    """
+    if (key := re.search(r"\(([^()]*)\)=\(", exc.diag.message_detail or "")) is not None:
+        return key[1] == "thread_id, checkpoint_ns, ulid"
+    name = exc.diag.constraint_name or exc.diag.message_primary or ""
+    return "checkpoints_ulid_key" in name or "_thread_id_checkpoint_ns_ulid_idx" in name
+
+
 def was_lost(connection: Connection[Any] | AsyncConnection[Any], exc: psycopg.Error) -> bool:
     """Tell whether an error is of the connection or the whole server, and so of no statement."""
     if exc.sqlstate is None:
         return isinstance(exc, psycopg.OperationalError)
     # A trigger that works on another server may raise any state; when this one ends a connection, it says so first.
-    return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate == "25P03"
+    return connection.closed or exc.sqlstate.startswith("57P") or exc.sqlstate in ("25P03", "25006")
+
+
+def refuses_writes(exc: BaseException | None) -> bool:
+    """Return whether an error, or its cause, is that the server is read-only."""
+    return isinstance(exc, psycopg.errors.ReadOnlySqlTransaction) or (
+        exc is not None and refuses_writes(exc.__cause__)
+    )
 
 
 def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
@@ -90,6 +110,11 @@ def explain(exc: psycopg.Error, schema: str) -> DurableError | None:
         return SchemaOutOfDate(
             f"the tables in schema {schema!r} are not those of this version of langgraph_durable: call "
             f"saver.setup() to migrate them ({exc})"
+        )
+    if isinstance(exc, psycopg.errors.UntranslatableCharacter):
+        return InvalidConfig(
+            "the database's encoding cannot hold an id, a name or another text: use a database made with "
+            f"ENCODING 'UTF8' ({exc})"
         )
     if isinstance(exc, (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)):
         return InvalidConfig(

@@ -26,6 +26,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo, timeout_from_conninfo
+from psycopg.pq import PGconn
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from langgraph_durable._connections import (
@@ -33,17 +34,28 @@ from langgraph_durable._connections import (
     BlockingConnections,
     async_living_connection,
     living_connection,
+    planning_beside,
 )
 from langgraph_durable._own_connections import LoopConnection, ThreadConnection
 from langgraph_durable.errors import InvalidConfig, SaverClosed
 
 _CLOSE_TIMEOUT = 5.0
-_CONNECT_TIMEOUT = 10
 _RECONNECT_TIMEOUT = 2.0
 """Seconds until a pool starts its attempts to connect anew: left alone it waits twice as long after each one."""
 
-# Our statements are looked up by key whatever their parameters, and planning one anew costs as much as running it.
-_PLANNING = "-c plan_cache_mode=force_generic_plan"
+_DEFAULTS: Mapping[str, int | str] = {
+    "connect_timeout": 10,
+    # Else a call on a connection whose peer is gone without a word waits until the kernel gives up, after 15 minutes.
+    "tcp_user_timeout": 15_000,  # milliseconds that what was sent may go unacknowledged
+    "keepalives_idle": 15,  # seconds of silence after which the peer is probed, also while an answer is waited for
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "fallback_application_name": "langgraph_durable",
+}
+"""What holds unless the connection string, the environment or a service file says otherwise."""
+
+_REFUSED_OPTIONS = ("unsupported startup parameter", "command-line options")
+"""The words of pgbouncer and its like, and of RDS Proxy."""
 
 _inherited: list[Any] = []
 """Pools that a forked process got from its parent, kept so that collecting them touches no socket of the parent's."""
@@ -76,8 +88,12 @@ class OwnPools:
         timeout: float,
         prepare_threshold: int | None,
     ) -> None:
-        self.conninfo = _complete_conninfo(conninfo, {"options": _PLANNING})
-        self._plain_conninfo = _complete_conninfo(conninfo, {})
+        self._plain_conninfo, options = _complete_conninfo(conninfo)
+        planning = planning_beside(options)
+        settings = [f"-c {name}={value}" for name, value in planning.items() if value]
+        self.conninfo = make_conninfo(
+            self._plain_conninfo, options=" ".join([options or "", *settings]).strip()
+        )
         self.connection_options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
         self.pool_options: dict[str, Any] = {
             "min_size": min_size,
@@ -89,16 +105,20 @@ class OwnPools:
         }
         self.blocking = _BlockingOwnPool(self)
         self.asynchronous = _AsyncOwnPools(self)
+        self.blocking.planning = self.asynchronous.planning = planning
         self.closed = False
         # The first connection is made directly: a pool would hide why it cannot be made until it times out.
         self.reached = False
 
-    def give_up_planning_option(self, tried: str) -> bool:
-        """After a first connection that failed: tell whether to try again without the option on planning.
+    def give_up_options(self, tried: str, exc: psycopg.OperationalError) -> bool:
+        """After a first connection that failed: return whether to try again without startup options of ours.
 
-        Some poolers refuse startup options that they do not know. Of several first connections at once, each must
-        be tried again: what it tried counts, not what another has given up meanwhile.
+        Some poolers refuse those that they do not know. A server that is away or full refuses a connection, not its
+        options. Of several first connections at once, each must be tried again: what it tried counts, not what
+        another has given up meanwhile.
         """
+        if not any(words in str(exc) for words in _REFUSED_OPTIONS):
+            return False
         self.conninfo = self._plain_conninfo
         return tried != self._plain_conninfo
 
@@ -174,8 +194,8 @@ class _BlockingOwnPool(BlockingConnections):
         tried = self._pools.conninfo
         try:
             return ThreadConnection.connect(tried, **self._pools.connection_options)
-        except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option(tried):
+        except psycopg.OperationalError as exc:
+            if not self._pools.give_up_options(tried, exc):
                 raise
             return self._connect_first()
 
@@ -276,8 +296,8 @@ class _AsyncOwnPools(AsyncConnections):
         tried = self._pools.conninfo
         try:
             return await AsyncConnection.connect(tried, **self._pools.connection_options)
-        except psycopg.OperationalError:
-            if not self._pools.give_up_planning_option(tried):
+        except psycopg.OperationalError as exc:
+            if not self._pools.give_up_options(tried, exc):
                 raise
             return await self._connect_first()
 
@@ -430,28 +450,44 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _complete_conninfo(conninfo: str, added: dict[str, str]) -> str:
+def _complete_conninfo(conninfo: str) -> tuple[str, str | None]:
+    """Return a connection string with our defaults, and the startup options in force, wherever they are from."""
     try:
         given = conninfo_to_dict(conninfo)
-        _check(given)
+        effective: dict[str, Any] = {**_effective_parameters(conninfo), **given}
+        _check(effective)
     except (psycopg.ProgrammingError, AttributeError, ValueError) as exc:  # of `_check`, no str, no Unicode
         raise InvalidConfig(
             f"not a Postgres connection string ({str(exc).strip()}): pass "
             '"postgresql://user:password@host:5432/database" or "host=... dbname=..."'
         ) from exc
-    defaults: dict[str, str | int] = {
-        "connect_timeout": _CONNECT_TIMEOUT,
-        "fallback_application_name": "langgraph_durable",
+    # psycopg reads the connect_timeout of no service file.
+    completed = {name: effective.get(name, value) for name, value in _DEFAULTS.items()}
+    # PGCLIENTENCODING is for terminals, and a database's own encoding may be SQL_ASCII, whose text comes as bytes.
+    completed["client_encoding"] = given.get("client_encoding", "utf8")
+    return make_conninfo(conninfo, **completed), effective.get("options")
+
+
+def _effective_parameters(conninfo: str) -> dict[str, str]:
+    """Return the parameters libpq would use: the connection string's, a service file's, the environment's.
+
+    Only a connection tells. This one fails at once, without a network: its socket's directory does not exist.
+    """
+    nowhere = make_conninfo(conninfo, host="/nonexistent", hostaddr="", port="")
+    attempt = PGconn.connect_start(nowhere.encode())
+    try:
+        found = {option.keyword.decode(): option.val for option in attempt.info}
+    finally:
+        attempt.finish()
+    # No others: a password need not be Unicode.
+    return {
+        name: value.decode() for name in (*_DEFAULTS, "options") if (value := found.get(name)) is not None
     }
-    completed = {k: v for k, v in defaults.items() if k not in given}
-    for key, value in added.items():
-        completed[key] = f"{given[key]} {value}" if given.get(key) else value
-    return make_conninfo(conninfo, **completed)
 
 
 def _check(given: dict[str, Any]) -> None:
     """Refuse what psycopg and the resolver refuse at the first connection, in many ways."""
-    if "connect_timeout" in given:  # ours takes the place of the environment's
+    if "connect_timeout" in given:
         timeout_from_conninfo(given)
     for port in str(given.get("port") or "").split(","):
         if port and not port.strip().isdecimal():

@@ -52,6 +52,9 @@ class Session(ABC):
     server_version: int
     """As libpq gives it: 150018 is 15.18."""
 
+    client_encoding: str | None
+    """As the server names it; None if what is between does not pass it on."""
+
 
 # Cursors are made here, not by the connection: its cursor_factory, row_factory and adapters are the caller's. Raw ones,
 # which parse nothing.
@@ -80,6 +83,7 @@ class _DriverSession(Session, Generic[C]):
         self._owns = self._begins = begins  # a transaction, and has not begun it
         self._schema = schema
         self.server_version = connection.info.server_version
+        self.client_encoding = connection.info.parameter_status("client_encoding")
 
     def was_lost(self, exc: psycopg.Error) -> bool:
         return was_lost(self._connection, exc)

@@ -92,11 +92,18 @@ LOCK_THREADS_SHARED = Statement("""
 SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || t, 0)) FROM unnest(%s::text[]) AS t
 """)
 
-# For a batch, whose rows the planner takes for so many that it would compile the statement, and plan it anew each time.
-SET_FOR_BATCH = Statement("""
-SELECT set_config('lock_timeout', %s::text, true), set_config('jit', 'off', true),
-    set_config('plan_cache_mode', 'force_generic_plan', true)
-""")
+# As the startup options of our own connections do, which a pooler may refuse or drop. A batch's rows the planner even
+# takes for so many that it would compile the statement, and plan it anew each time. NULL leaves a setting as it is.
+_SET_PLANNING: LiteralString = """set_config('jit', coalesce(%(jit)s::text, current_setting('jit')), true),
+    set_config('plan_cache_mode', coalesce(%(plan_cache_mode)s::text, current_setting('plan_cache_mode')), true)
+"""
+
+SET_FOR_BATCH = Statement("SELECT set_config('lock_timeout', %(lock_timeout)s::text, true), " + _SET_PLANNING)
+
+LOCK_THREAD_SHARED_AND_SET_PLANNING = Statement(
+    "SELECT pg_advisory_xact_lock_shared(hashtextextended({schema_name} || ' ' || %(thread)s::text, 0)), "
+    + _SET_PLANNING
+)
 
 LOCK_THREAD = Statement("SELECT pg_advisory_xact_lock(hashtextextended({schema_name} || ' ' || %s::text, 0))")
 

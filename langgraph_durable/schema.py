@@ -90,6 +90,7 @@ async def set_up(db: Database) -> None:
 
     async def work(session: Session) -> None:
         _require_server(session)
+        _require_encoding(session)
         if _missing(await _applied(session), db.schema):
             await session.fetch(sql.LOCK_SETUP)
             await _migrate(session, db.schema)
@@ -116,9 +117,10 @@ async def check_schema(session: Session, schema: str) -> None:
 
     Raises:
         SchemaOutOfDate: They are not; the message names the remedy.
-        InvalidConfig: The server is too old.
+        InvalidConfig: The server is too old, or the connection cannot carry all text.
     """
     _require_server(session)
+    _require_encoding(session)
     applied = await _applied(session)
     if applied is None:
         raise SchemaOutOfDate(
@@ -174,4 +176,12 @@ def _require_server(session: Session) -> None:
     if session.server_version < _OLDEST_SERVER:
         raise InvalidConfig(
             f"the server is Postgres {session.server_version // 10000}: langgraph_durable needs 14 or newer"
+        )
+
+
+def _require_encoding(session: Session) -> None:
+    if session.client_encoding not in (None, "UTF8"):
+        raise InvalidConfig(
+            f"the connection's client_encoding is {session.client_encoding}, which cannot carry all text: put "
+            "client_encoding=utf8 into the connection string of the pool or connection given to the saver"
         )

@@ -56,11 +56,15 @@ class Databases:
         self.server = server
         self.names: list[str] = []
 
-    def create(self, template: str | None = None) -> str:
+    def create(self, template: str | None = None, *, encoding: str | None = None) -> str:
         name = f"durable_test_{os.getpid()}_{next(_numbers)}"
         statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
         if template is not None:
             statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
+        if encoding is not None:
+            statement += sql.SQL(" ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0").format(
+                encoding
+            )
         with psycopg.connect(self.server, autocommit=True) as connection:
             connection.execute(statement)
         self.names.append(name)

@@ -1,4 +1,4 @@
-"""A Unix socket between a saver and its server: counts round trips, loses answers, feigns outages."""
+"""A socket between a saver and its server: counts round trips, loses answers, feigns outages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,21 @@ class Proxy:
         refused: How many were refused while it was down.
     """
 
-    def __init__(self, conninfo: str) -> None:
-        with psycopg.connect(conninfo) as connection:
-            self._upstream = (connection.info.host, connection.info.port)
+    def __init__(self, conninfo: str, listener: socket.socket | None = None) -> None:
+        """Make one that listens on a TCP socket, or else on a Unix socket of its own."""
+        self.lead_to(conninfo)
         self._directory = Path(tempfile.mkdtemp(prefix="proxy-"))
-        path = self._directory / ".s.PGSQL.5432"
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        path.chmod(0o666)
-        self._listener.listen(64)
-        self.conninfo = make_conninfo(conninfo, host=str(self._directory), port=5432)
+        if listener is not None:
+            self._listener = listener
+            host, port = listener.getsockname()
+        else:
+            path = self._directory / ".s.PGSQL.5432"
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(path))
+            path.chmod(0o666)
+            self._listener.listen(64)
+            host, port = str(self._directory), 5432
+        self.conninfo = make_conninfo(conninfo, host=host, port=port)
         self.round_trips = 0
         self.connections = 0
         self.refused = 0
@@ -47,6 +52,7 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._lost: Callable[[], Any] | None = None
         self._down = False
+        self._refusal: str | None = None
 
     def __enter__(self) -> Proxy:
         self._spawn(self._accept)
@@ -65,12 +71,27 @@ class Proxy:
         """Receive the next answer in full, call `then`, and cut its connection instead of passing it on."""
         self._lost = then
 
+    def lead_to(self, conninfo: str) -> None:
+        """Lead new connections to another server."""
+        with psycopg.connect(conninfo) as connection:
+            self._upstream = (connection.info.host, connection.info.port)
+
+    def peers(self) -> list[int]:
+        """The ports of the clients that are connected over TCP."""
+        with self._lock:
+            ends = [end for end in self._open if end.family == socket.AF_INET]
+            return [end.getpeername()[1] for end in ends]
+
     def cut(self) -> None:
         """Cut every connection."""
         with self._lock:
             for end in self._open:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
+
+    def refuse_options(self, words: str) -> None:
+        """Refuse connections that ask for startup options, in some pooler's words."""
+        self._refusal = words
 
     def go_down(self) -> None:
         """Cut every connection, and every new one at once."""
@@ -132,6 +153,10 @@ class Proxy:
                 if not data:
                     return
                 if key.fileobj is client:
+                    if self._refusal is not None and b"\0options\0" in data:
+                        error = f"SFATAL\0VFATAL\0C08P01\0M{self._refusal}\0\0".encode()
+                        client.sendall(b"E" + struct.pack("!I", len(error) + 4) + error)
+                        return
                     asked, losing, answer = True, self._lost is not None, b""
                     server.sendall(data)
                     continue

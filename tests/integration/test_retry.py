@@ -18,6 +18,8 @@ import pytest
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from typing_extensions import LiteralString
+from ulid import ULID
 
 from langgraph_durable import DurableSaver, InvalidConfig, _database, _faults, embedded
 from langgraph_durable._connections import async_living_connection
@@ -686,3 +688,71 @@ def test_wait_until_waits() -> None:
     answers = iter([False, False, True])
     wait_until(lambda: next(answers), "the third answer")
     assert next(answers, None) is None
+
+
+# --- where two puts meet at one place, and the index has another name ---
+
+
+PARTITIONED = """
+ALTER TABLE langgraph_durable.checkpoints RENAME TO whole;
+CREATE TABLE langgraph_durable.checkpoints (LIKE langgraph_durable.whole INCLUDING ALL) PARTITION BY HASH (thread_id);
+DROP TABLE langgraph_durable.whole;
+"""
+
+PARTITION = """
+CREATE TABLE langgraph_durable.{} PARTITION OF langgraph_durable.checkpoints
+    FOR VALUES WITH (MODULUS 4, REMAINDER {})
+"""
+
+
+async def test_puts_that_meet_in_a_partition_all_succeed(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    """Eight processes' savers, in one namespace."""
+    observer.rows(PARTITIONED)
+    for remainder in range(4):
+        names = (sql.Identifier(f"checkpoints_{remainder:03}"), sql.Literal(remainder))
+        observer.rows(sql.SQL(PARTITION).format(*names))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8))
+    tomorrow = str(ULID.from_timestamp(time.time() + 86400))  # so each one's place is next to the last one's
+    async with AsyncExitStack() as stack:
+        savers = [
+            await stack.enter_async_context(DurableSaver.from_conn_string(conninfo, max_size=2))
+            for _ in range(8)
+        ]
+
+        async def put_many(saver: DurableSaver, number: int) -> None:
+            for step in range(25):
+                await drive(saver, "put", *a_put(checkpoint_id=f"{number} {step}", parent_id=tomorrow))
+
+        await drive(savers[0], "put", *a_put(checkpoint_id=tomorrow))
+        await asyncio.gather(*(put_many(saver, number) for number, saver in enumerate(savers)))
+        assert sum(saver.metrics().retries for saver in savers) > 0, "they met"
+        expected = [tomorrow, *(f"{n} {s}" for n in range(8) for s in range(25))]
+        assert sorted(await stored_ids(drive, savers[0])) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("primary", "detail", "constraint", "expected"),
+    [
+        ('"checkpoints_ulid_key"', "", "checkpoints_ulid_key", True),
+        ('duplicate key value violates unique constraint "checkpoints_ulid_key_102072"', "", "", True),
+        ("", "", "checkpoints_003_thread_id_checkpoint_ns_ulid_idx", True),
+        ("", "Schlüssel »(thread_id, checkpoint_ns, ulid)=(a, , 0)« existiert bereits.", "any", True),
+        ("", "Key (thread_id)=(Key (thread_id, checkpoint_ns, ulid)=(a, b)) already exists.", "mine", False),
+        ("", "Key (thread_id, checkpoint_ns, checkpoint_id)=(a, , x) already exists.", "any", False),
+        ('duplicate key value violates unique constraint "checkpoints_pkey_102072"', "", "", False),
+        ("", "", "", False),
+    ],
+)
+def test_which_unique_violations_are_puts_that_met(
+    conninfo: str, primary: str, detail: str, constraint: str, expected: bool
+) -> None:
+    """As Postgres, a partition, Citus and a server that speaks German tell it; or not at all."""
+    said: dict[LiteralString, str] = {"MESSAGE": primary or "-", "DETAIL": detail, "CONSTRAINT": constraint}
+    options = sql.SQL(", ").join(sql.SQL("{} = {}").format(sql.SQL(k), v) for k, v in said.items() if v)
+    with psycopg.connect(conninfo) as connection:
+        body = sql.SQL("BEGIN RAISE unique_violation USING {}; END").format(options).as_string(connection)
+        with pytest.raises(psycopg.errors.UniqueViolation) as caught:
+            connection.execute(sql.SQL("DO {}").format(body))
+        assert _faults.is_transient(caught.value) is expected

@@ -87,6 +87,7 @@ async def test_what_fails_after_its_caller_was_cancelled_is_told(
         (psycopg.errors.DeadlockDetected(), True),
         (psycopg.errors.ConnectionFailure(), True),
         (psycopg.errors.TooManyConnections(), True),
+        (psycopg.errors.ReadOnlySqlTransaction(), True),
         (psycopg.OperationalError("server closed the connection unexpectedly"), True),
         (psycopg.OperationalError('connection failed: ... FATAL:  role "x" does not exist'), False),
         (psycopg.OperationalError("connection failed: FATAL:  password authentication failed"), False),
