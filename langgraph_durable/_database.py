@@ -144,7 +144,18 @@ class Database(ABC):
         if not write.locks:
             return await self.fetch(*call)
         lock = (LOCK_THREAD_SHARED_AND_SET_PLANNING, {"thread": write.thread_id, **self._planning})
-        return await self.pipeline(lock, call)
+        waits_first = False
+
+        async def work(session: Session) -> list[Row]:
+            nonlocal waits_first
+            if waits_first:
+                await session.fetch(*lock)
+            waits_first = True
+            return (await session.pipeline(lock, call))[-1]
+
+        # The server reads no row while it waits for the lock, and after tcp_user_timeout the kernel takes a peer that
+        # does not read for one that is gone. So who is cut off waits for the lock before it sends the row again.
+        return await self.run(work)
 
     async def write_together(self, writes: Sequence[Write]) -> list[list[Row]]:
         """Run writes in one transaction, and return the rows of each.

@@ -464,7 +464,7 @@ def _complete_conninfo(conninfo: str) -> tuple[str, str | None]:
     # psycopg reads the connect_timeout of no service file.
     completed = {name: effective.get(name, value) for name, value in _DEFAULTS.items()}
     # PGCLIENTENCODING is for terminals, and a database's own encoding may be SQL_ASCII, whose text comes as bytes.
-    completed["client_encoding"] = given.get("client_encoding", "utf8")
+    completed["client_encoding"] = given.get("client_encoding", "UTF8")
     return make_conninfo(conninfo, **completed), effective.get("options")
 
 

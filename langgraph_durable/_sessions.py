@@ -53,7 +53,7 @@ class Session(ABC):
     """As libpq gives it: 150018 is 15.18."""
 
     client_encoding: str | None
-    """As the server names it; None if what is between does not pass it on."""
+    """As the server names it, or as it was asked of a pooler; None if what is between does not tell."""
 
 
 # Cursors are made here, not by the connection: its cursor_factory, row_factory and adapters are the caller's. Raw ones,

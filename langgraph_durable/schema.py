@@ -180,7 +180,7 @@ def _require_server(session: Session) -> None:
 
 
 def _require_encoding(session: Session) -> None:
-    if session.client_encoding not in (None, "UTF8"):
+    if (session.client_encoding or "UTF8").upper() not in ("UTF8", "UTF-8"):
         raise InvalidConfig(
             f"the connection's client_encoding is {session.client_encoding}, which cannot carry all text: put "
             "client_encoding=utf8 into the connection string of the pool or connection given to the saver"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -10,10 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from langgraph_durable import DurableSaver, InvalidConfig, _pools
+from langgraph_durable._statements import LOCK_THREAD, render
+from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.network import network
 from tests.proxy import Proxy
 from tests.samples import Driver, a_put, config
@@ -53,6 +57,25 @@ async def test_a_call_whose_packets_are_lost_is_made_again(
             assert (await drive(saver, "get_tuple", config())).config == stored
             ids = [t.checkpoint["id"] for t in await drive(saver, "list", config())]
             assert ids == ["3", "2", "1", "0"][operation != "put" :]
+
+
+async def test_a_large_put_waits_for_its_thread_however_long(
+    conninfo: str, drive: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server does not read it meanwhile, which the kernel takes for a peer that is gone."""
+    monkeypatch.setattr(_pools, "_DEFAULTS", {**_pools._DEFAULTS, "tcp_user_timeout": 1000})
+    with socket.create_server(("127.0.0.1", 0)) as listener, Proxy(conninfo, listener) as proxy:
+        async with DurableSaver.from_conn_string(proxy.conninfo, retry_timeout=2) as saver:
+            await drive(saver, "put", *a_put())
+            values = {"random": os.urandom(16 << 20)}
+            with psycopg.connect(conninfo) as other:
+                psycopg.RawCursor(other).execute(render(LOCK_THREAD, DEFAULT_SCHEMA).query, ["thread"])
+                call = asyncio.create_task(drive(saver, "put", *a_put(values=values)))
+                await asyncio.wait([call], timeout=8)
+                assert not call.done()
+                assert saver.metrics().retries == 1, "it was cut off"
+            stored = await call
+            assert (await drive(saver, "get", stored))["channel_values"] == values
 
 
 async def parameters_of(saver: DurableSaver, drive: Driver) -> Mapping[str, str]:
