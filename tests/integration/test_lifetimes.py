@@ -541,7 +541,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         {"autocommit": True, "prepare_threshold": 0},
         {"prepare_threshold": None},
     ],
-    ids=str,
+    ids=lambda given: ",".join(given) or "defaults",
 )
 async def test_a_callers_pool(
     conninfo: str, observer: Observer, stack: AsyncExitStack, drive: Driver, options: dict[str, Any]
