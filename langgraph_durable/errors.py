@@ -145,7 +145,7 @@ class EffectUnknownError(EffectError):
     """It is unknown whether an earlier attempt took effect; nothing runs until someone decides.
 
     Attributes:
-        effect_id: The effect's id, for `EffectLog.resolve`.
+        effect_id: The effect's id, for `saver.effects.resolve`.
     """
 
     def __init__(self, message: str, effect_id: str) -> None:

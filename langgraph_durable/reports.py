@@ -126,7 +126,7 @@ class PruneAllReport:
     effects_expired: int = 0
     """Finished effects whose arguments and results were removed; the fact that they ran is kept."""
     effects_orphaned: int = 0
-    """Effects that need a decision and whose thread was deleted: EffectLog.pending() lists them."""
+    """Effects that need a decision and whose thread was deleted: saver.effects.pending() lists them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _removed(thread_id: str, rows: Sequence[Row]) -> Removed:
     if unresolved := rows[0][4]:
         raise EffectUnresolvedError(
             f"thread {thread_id!r} has {unresolved} unresolved effects and was not deleted: decide on them "
-            "(EffectLog.pending, EffectLog.resolve), or delete with force=True"
+            "(saver.effects.pending, saver.effects.resolve), or delete with force=True"
         )
     removed = [row for row in rows if row[1]]
     return Removed({row[0]: row[1] for row in removed}, {row[0]: int(row[2]) for row in removed})

@@ -141,7 +141,7 @@ async def _require_no_transaction(call: EffectCall) -> None:
     if await call.db.in_transaction():
         raise EffectError(
             f"the effect {call.request.tool!r} would be recorded in your open transaction, and lost if that is rolled "
-            "back. Give the saver a pool, or commit first; for rows of this database, use EffectLog.transaction"
+            "back. Give the saver a pool, or commit first; for rows of this database, use saver.effects.transaction"
         )
 
 

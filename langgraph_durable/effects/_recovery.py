@@ -205,7 +205,7 @@ def _unknown_error(row: EffectRow, cause: Exception | None = None) -> EffectUnkn
     why = f" (verify failed: {cause})" if cause is not None else ""
     return EffectUnknownError(
         f"{describe(row)} was attempted, and it is unknown whether it took place{why}. Give its policy a verify= or "
-        f"on_unknown=, or decide with EffectLog.resolve({effect_id!r}, ...) or "
+        f"on_unknown=, or decide with saver.effects.resolve({effect_id!r}, ...) or "
         f"`python -m langgraph_durable effects resolve {effect_id}`; then run again",
         effect_id,
     )

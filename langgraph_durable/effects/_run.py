@@ -229,7 +229,7 @@ async def report(call: EffectCall, attempt: Attempt, transition: Transition) -> 
     await _store.record_refusal(call.db, row.effect_id, row.fence, owner(), refusal)
     raise EffectSupersededError(
         f"{describe(row)} ended here as {outcome.state}, but another owner took it over meanwhile. Its state is "
-        f"{now.state if now else 'not stored'}. See EffectLog.history({format_ulid(row.effect_id)!r})"
+        f"{now.state if now else 'not stored'}. See saver.effects.history({format_ulid(row.effect_id)!r})"
     )
 
 
