@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,8 +45,17 @@ class OwnPools:
         """Close every pool, from an event loop."""
         self._context.closed = True
         await self.asynchronous.close_own()
-        await asyncio.to_thread(self.blocking.close)
-        await asyncio.to_thread(self.asynchronous.close_all)
+        await _run_in_thread(self.blocking.close)
+        await _run_in_thread(self.asynchronous.close_all)
+
+
+async def _run_in_thread(close: Callable[[], None]) -> None:
+    try:
+        closing = asyncio.get_running_loop().run_in_executor(None, close)
+    except RuntimeError:  # the loop ends, and its threads have ended before
+        close()
+    else:
+        await closing
 
 
 class _BlockingPool(BlockingConnections):

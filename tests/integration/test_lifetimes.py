@@ -142,6 +142,20 @@ async def test_closing_again_does_nothing(conninfo: str, drive: Driver) -> None:
     saver.close()
 
 
+def test_closing_in_a_loop_that_ends_works(conninfo: str, observer: Observer) -> None:
+    """A server closes what it entered while its loop ends, when the loop's threads have ended before."""
+    saver = DurableSaver.from_conn_string(conninfo)
+
+    async def use() -> None:
+        await saver.aget_tuple(config())
+        saver.get_tuple(config())
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await saver.aclose()
+
+    asyncio.run(use())
+    wait_until(lambda: not observer.backends(), "the pools' end")
+
+
 def test_closing_an_unused_saver_does_nothing() -> None:
     saver = DurableSaver.from_conn_string("host=/nowhere")
     saver.close()
