@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,13 +65,15 @@ def before_ref(before: RunnableConfig, config: RunnableConfig | None) -> Checkpo
     """Return the checkpoint that `before` names.
 
     Its thread may be left to the listed config, and its namespace may be any: the runtime lists a subgraph's
-    namespace before a checkpoint of the root's, and names neither.
+    namespace before a checkpoint of the root's, and names neither. The Agent Server passes on what its clients name a
+    checkpoint by: the keys without "configurable".
 
     Raises:
         InvalidConfigError: `before` names no checkpoint.
     """
     try:
-        configurable = dict(before.get("configurable") or {})
+        given: Mapping[str, Any] = before
+        configurable = dict(given if "checkpoint_id" in given else given.get("configurable") or {})
     except (AttributeError, TypeError, ValueError):
         configurable = {}
     if not configurable.get("checkpoint_id"):

@@ -109,6 +109,8 @@ async def test_limit_and_before_combine(driven: Saver) -> None:
     assert await listed_ids(driven, None, before=before) == ids[2:]
     only_an_id = {"configurable": {"checkpoint_id": ids[3]}}
     assert await listed_ids(driven, config_for("t"), before=only_an_id) == ids[4:]
+    flat: Any = before["configurable"]  # as the Agent Server passes on what its clients send
+    assert await listed_ids(driven, config_for("t"), before=flat) == ids[2:]
 
 
 async def test_a_listing_is_limited_to_its_thread_and_namespace(driven: Saver) -> None:
