@@ -50,6 +50,9 @@ def decode_checkpoint(serde: SerializerProtocol, stored: StoredCheckpoint) -> Ch
     metadata = decode(serde, stored.metadata, f"the metadata, {where}") if stored.metadata else None
     if not isinstance(metadata, dict):
         raise CheckpointCorruptedError(f"the stored metadata is not a dict: {where}")
+    if "thread_id" in metadata:
+        # Only the Agent Server puts it there. A copied thread has the bytes of its source's metadata.
+        metadata["thread_id"] = stored.thread_id
     return _tuple(serde, stored, checkpoint, metadata, where)
 
 

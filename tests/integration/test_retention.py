@@ -11,6 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from langgraph.checkpoint.base.id import UUID, uuid6
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
 from psycopg.pq import TransactionStatus
 
@@ -41,11 +42,9 @@ def counts(conninfo: str, thread_id: str = "t") -> dict[str, int]:
         return found
 
 
-async def put_chain(
-    saver: Saver, count: int, thread_id: str = "t", ns: str = "", **metadata: Any
-) -> list[Any]:
+async def put_chain(saver: Saver, count: int, of: str = "t", ns: str = "", **metadata: Any) -> list[Any]:
     """Put checkpoints with a large value and two writes each; return their configs, oldest first."""
-    config: Any = config_for(thread_id, checkpoint_ns=ns)
+    config: Any = config_for(of, checkpoint_ns=ns)
     configs = []
     for step in range(count):
         full: Any = {"step": step, **metadata}
@@ -255,6 +254,23 @@ async def test_copy_is_complete_and_independent(driven: Saver, conninfo: str) ->
     await driven.adelete_thread("target-2")
     await driven.acopy_thread("target", "target-2")  # a deleted thread is empty
     await put(driven, config_for("target-2"))
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_copy_names_its_own_thread(conninfo: str, encrypted: bool) -> None:
+    """The Agent Server stores a checkpoint's thread in its metadata, and shows it."""
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef") if encrypted else None
+    async with DurableSaver.from_conn_string(conninfo, serde=serde) as saver:
+        await put_chain(saver, 2, "source", thread_id="source")
+        await saver.acopy_thread("source", "target")
+        await saver.acopy_thread("target", "third")
+        for thread_id in ("source", "target", "third"):
+            config = config_for(thread_id)
+            found = [t async for t in saver.alist(config, filter={"thread_id": thread_id, "step": 1})]
+            assert [t.metadata for t in found] == [{"step": 1, "thread_id": thread_id}]
+            latest = await saver.aget_tuple(config)
+            assert latest is not None
+            assert latest.metadata == {"step": 1, "thread_id": thread_id}
 
 
 async def test_delete_for_runs(driven: Saver, conninfo: str) -> None:

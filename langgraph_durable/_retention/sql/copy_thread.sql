@@ -7,7 +7,12 @@ WITH taken AS MATERIALIZED (
 ), c AS (
     INSERT INTO {schema}.checkpoints
     SELECT %(target)s::text, checkpoint_ns, checkpoint_id, ulid, created_at, parent_checkpoint_id,
-        root_checkpoint_id, run_id, format, type, checkpoint, metadata_type, metadata, metadata_index,
+        root_checkpoint_id, run_id, format, type, checkpoint, metadata_type, metadata,
+        -- Filters find the copy by its thread. The metadata itself may be encrypted; readers correct it.
+        CASE WHEN metadata_index ? 'thread_id'
+            THEN metadata_index || jsonb_build_object('thread_id', %(target)s::text)
+            ELSE metadata_index
+        END,
         value_channels, value_versions, delta_channels
     FROM {schema}.checkpoints, taken WHERE thread_id = %(source)s::text AND NOT taken
     RETURNING 1
