@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -36,10 +36,9 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
-from langgraph_durable import saver as _saver
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._rows import ClaimKind, Transition
+from langgraph_durable.effects._rows import ClaimKind
 from langgraph_durable.errors import DurableError, EffectError
+from langgraph_durable.testing.operations import Event, watch
 from tests.acceptance.driving import thread
 from tests.acceptance.graphs import Graph
 from tests.vendor import Vendor
@@ -275,54 +274,32 @@ class _Points:
     def say(self, *what: Any) -> None:
         self._pipe.send(what)
 
-    def around(self, point: str | None, call: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        async def passed() -> Any:
-            if point is not None:
-                self(f"before {point}")
-            result = await call()
-            if point is not None:
-                self(f"after {point}")
-            return result
-
-        return passed()
-
     def watch(self) -> None:
-        """Wrap the operations of the log and the saver in points."""
-        claim, move = ops.claim_effect, ops.move_effect
-        facade: Any = _saver
-        put, put_writes = facade.put_checkpoint, facade.put_writes
+        """Observe the operations of the log and the saver as points."""
+        watch(self._observe)
 
-        async def claim_effect(*args: Any, **kwargs: Any) -> Any:
-            kind, row = await self.around("claim", lambda: claim(*args, **kwargs))
-            if kind is ClaimKind.EXISTING and row.state in ("claimed", "issued") and not self._said_waiting:
+    def _observe(self, event: Event) -> None:
+        if (point := self._point_of(event)) is not None:
+            self(f"{'after' if event.ended else 'before'} {point}")
+        if event.operation == "claim" and event.ended and not self._said_waiting:
+            kind, row = event.result
+            if kind is ClaimKind.EXISTING and row.state in ("claimed", "issued"):
                 self._said_waiting = True
                 self.say("waits", row.state)
-            return kind, row
 
-        def move_effect(db: Any, effect_id: Any, transition: Transition) -> Any:
-            point = {"issued": "issue", "completed": "complete"}.get(transition.outcome.state)
-            return self.around(point, lambda: move(db, effect_id, transition))
-
-        kind = self._kind
-
-        def put_checkpoint(db: Any, codec: Any, known: Any, config: Any, *args: Any) -> Any:
-            steps = _STEPS.get(kind, _USUAL_STEPS)
+    def _point_of(self, event: Event) -> str | None:
+        if event.operation == "put":
+            _, _, _, config, _, metadata, _ = event.args
+            steps = _STEPS.get(self._kind, _USUAL_STEPS)
             inside = bool(config["configurable"].get("checkpoint_ns"))
-            _, metadata, _ = args
-            point = steps.get(metadata["step"]) if inside == (kind in IN_SUBGRAPHS) else None
-            return self.around(point, lambda: put(db, codec, known, config, *args))
-
-        def put_task_writes(
-            db: Any, serde: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
-        ) -> Any:
-            of_tool = "__pregel_push" in path if kind in PUSHED else "tools" in path
-            if kind in PUSHED:
+            return steps.get(metadata["step"]) if inside == (self._kind in IN_SUBGRAPHS) else None
+        if event.operation == "put_writes":
+            _, _, _, writes, _, path = event.args
+            of_tool = "__pregel_push" in path if self._kind in PUSHED else "tools" in path
+            if self._kind in PUSHED:
                 of_tool = of_tool and "payment" in str(writes)
-            point = "writes put" if of_tool else None
-            return self.around(point, lambda: put_writes(db, serde, config, writes, task_id, path))
-
-        ops.claim_effect, ops.move_effect = claim_effect, move_effect
-        facade.put_checkpoint, facade.put_writes = put_checkpoint, put_task_writes
+            return "writes put" if of_tool else None
+        return event.operation
 
 
 def build(request: Request, saver: DurableSaver, points: _Points) -> Graph:

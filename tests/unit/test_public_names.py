@@ -22,6 +22,7 @@ MODULES = (
     "langgraph_durable.otel",
     "langgraph_durable.reports",
     "langgraph_durable.schema",
+    "langgraph_durable.testing",
     "langgraph_durable.timeline",
 )
 
