@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -118,7 +118,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     @classmethod
     def from_conn_string(  # noqa: PLR0913 (each setting is a keyword that editors complete)
         cls,
-        conninfo: str,
+        conninfo: str | Callable[[], str | Awaitable[str]],
         *,
         schema: str = _schema.DEFAULT_SCHEMA,
         min_size: int = 1,
@@ -138,7 +138,8 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         The pool of the sync methods, and that of each event loop, connect at first use.
 
         Args:
-            conninfo: A Postgres connection string, `postgresql://...` or `host=... dbname=...`.
+            conninfo: A Postgres connection string, `postgresql://...` or `host=... dbname=...`; or a function, sync
+                or async, that returns one. It is called for each new connection, for passwords that rotate.
             schema: The database schema of the saver's tables.
             min_size: Connections that each pool keeps.
             max_size: Connections that each pool opens at most.

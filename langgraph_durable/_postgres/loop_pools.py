@@ -19,7 +19,6 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 from typing_extensions import Self
 
@@ -75,7 +74,7 @@ class LoopPools(AsyncConnections):
 
     def parameters(self) -> Mapping[str, Any]:
         """Return the connection parameters."""
-        return conninfo_to_dict(self._context.conninfo)
+        return self._context.source.parameters()
 
     def _make_pool(self, inherited: _LoopPool | None) -> _LoopPool:
         if inherited is not None:
@@ -104,11 +103,12 @@ class LoopPools(AsyncConnections):
             attempt.set()
 
     async def _connect_first(self) -> AsyncConnection[Any]:
-        tried = self._context.conninfo
+        source = self._context.source
+        tried_plain = source.plain
         try:
-            return await AsyncConnection.connect(tried, **self._context.connection_options)
+            return await AsyncConnection.connect(await source.aget(), **self._context.connection_options)
         except psycopg.OperationalError as exc:
-            if not self._context.give_up_options(tried, exc):
+            if not self._context.give_up_options(tried_plain, exc):
                 raise
             return await self._connect_first()
 
@@ -173,7 +173,7 @@ class _LoopPool:
         logging.getLogger("psycopg.pool").addFilter(_is_not_cancellation)  # adding it again does nothing
         self._connections: weakref.WeakSet[AsyncConnection[Any]] = weakref.WeakSet()
         self.pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            context.conninfo,
+            context.source.for_pool(context.source.aget),
             connection_class=_TunedLoopConnection if context.tuning else LoopConnection,
             configure=self._remember,
             reconnect_failed=_retry_connecting,

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from langgraph_durable._postgres import psycopg_internals
-from langgraph_durable._postgres.conninfo import complete_conninfo, planning_beside
+from langgraph_durable._postgres.conninfo_source import Conninfo, ConninfoSource
 from langgraph_durable.errors import SaverClosedError
 
 CLOSE_TIMEOUT = 5.0
@@ -39,11 +38,9 @@ class PoolSettings:
 class PoolContext:
     """Shared by the blocking pool and the asyncio pools of a saver and its clones."""
 
-    def __init__(self, conninfo: str, settings: PoolSettings) -> None:
-        self._plain_conninfo, options = complete_conninfo(conninfo)
-        self.planning = planning_beside(options)
-        ours = [f"-c {name}={value}" for name, value in self.planning.items() if value]
-        self.conninfo = make_conninfo(self._plain_conninfo, options=" ".join([options or "", *ours]).strip())
+    def __init__(self, conninfo: Conninfo, settings: PoolSettings) -> None:
+        self.source = ConninfoSource(conninfo)
+        self.planning = self.source.planning
         self.tuning = settings.tuning and psycopg_internals.is_tested()
         self.connection_options: dict[str, Any] = {
             "autocommit": True,
@@ -61,7 +58,7 @@ class PoolContext:
         self.reached = False
         """Whether a connection was ever made. The first one is made without a pool, which would hide its error."""
 
-    def give_up_options(self, tried: str, exc: psycopg.OperationalError) -> bool:
+    def give_up_options(self, tried_plain: bool, exc: psycopg.OperationalError) -> bool:
         """Return whether to retry a first connection without our startup options.
 
         Some poolers refuse options that they do not know. If several first connections fail at once, each must be
@@ -69,8 +66,8 @@ class PoolContext:
         """
         if not any(words in str(exc) for words in _REFUSED_OPTIONS):
             return False
-        self.conninfo = self._plain_conninfo
-        return tried != self._plain_conninfo
+        self.source.plain = True
+        return not tried_plain
 
     def require_open(self) -> None:
         """Raise SaverClosedError after `close`."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection
-from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from langgraph_durable._postgres import pool_context
 from langgraph_durable._postgres.checkout import live_connection
 from langgraph_durable._postgres.connections import BlockingConnections
+from langgraph_durable._postgres.conninfo_source import Conninfo
 from langgraph_durable._postgres.loop_pools import LoopPools
 from langgraph_durable._postgres.pool_context import PoolContext, PoolSettings
 from langgraph_durable._postgres.psycopg_internals import TunedConnection, lend_last_returned_first
@@ -30,7 +30,7 @@ from langgraph_durable._postgres.psycopg_internals import TunedConnection, lend_
 class OwnPools:
     """The pools of a saver and its clones."""
 
-    def __init__(self, conninfo: str, settings: PoolSettings) -> None:
+    def __init__(self, conninfo: Conninfo, settings: PoolSettings) -> None:
         self._context = PoolContext(conninfo, settings)
         self.blocking = _BlockingPool(self._context)
         self.asynchronous = LoopPools(self._context)
@@ -89,7 +89,7 @@ class _BlockingPool(BlockingConnections):
         return self._pool.get_stats() if self._pool is not None else {}
 
     def parameters(self) -> Mapping[str, Any]:
-        return conninfo_to_dict(self._context.conninfo)
+        return self._context.source.parameters()
 
     def _reach(self) -> Connection[Any] | None:
         """Make the first connection, or wait for the caller that is making it.
@@ -114,11 +114,12 @@ class _BlockingPool(BlockingConnections):
             attempt.set()
 
     def _connect_first(self) -> Connection[Any]:
-        tried = self._context.conninfo
+        source = self._context.source
+        tried_plain = source.plain
         try:
-            return self._connection_class.connect(tried, **self._context.connection_options)
+            return self._connection_class.connect(source.get(), **self._context.connection_options)
         except psycopg.OperationalError as exc:
-            if not self._context.give_up_options(tried, exc):
+            if not self._context.give_up_options(tried_plain, exc):
                 raise
             return self._connect_first()
 
@@ -132,7 +133,7 @@ class _BlockingPool(BlockingConnections):
             self._context.require_open()
             if self._pool is None:
                 pool: ConnectionPool[Any] = ConnectionPool(
-                    self._context.conninfo,
+                    self._context.source.for_pool(self._context.source.get),
                     connection_class=self._connection_class,
                     reconnect_failed=_retry_connecting,
                     **self._context.pool_options,
