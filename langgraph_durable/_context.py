@@ -136,4 +136,5 @@ class SaverContext:
                 "an async method was called on a saver that was given only pool=: pass async_pool= too, or use "
                 "DurableSaver.from_conn_string(...), which serves both"
             )
-        return AsyncDatabase(self.async_connections, self._database_settings)
+        in_threads = self.db if self.connections is not None else None
+        return AsyncDatabase(self.async_connections, self._database_settings, in_threads)

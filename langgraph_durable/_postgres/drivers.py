@@ -14,9 +14,11 @@ from psycopg import AsyncConnection, Connection
 
 from langgraph_durable._postgres.background import keep_alive
 from langgraph_durable._postgres.connections import AsyncConnections, BlockingConnections, is_idle
-from langgraph_durable._postgres.database import Database, DatabaseSettings, T, Work
+from langgraph_durable._postgres.database import Database, DatabaseSettings, T, Work, run_sync
 from langgraph_durable._postgres.group_commit import GroupCommit
+from langgraph_durable._postgres.loop_support import can_wait_on_sockets
 from langgraph_durable._postgres.session import AsyncSession, BlockingSession, Session
+from langgraph_durable.errors import InvalidConfigError
 
 _logger = logging.getLogger("langgraph_durable")
 
@@ -50,6 +52,10 @@ class BlockingDatabase(Database):
                     connection.rollback()
                 raise
 
+    def attempt(self, work: Work[T], transaction: bool) -> T:
+        """Run work once, without retries."""
+        return run_sync(self._attempt(work, transaction))
+
     @contextmanager
     def open_session(self) -> Iterator[tuple[Session, Connection[Any]]]:
         """Open one transaction that the caller's statements can join. Committed at the end, never retried."""
@@ -69,11 +75,24 @@ class BlockingDatabase(Database):
 
 
 class AsyncDatabase(Database):
-    """Waits on the running event loop."""
+    """Waits on the running event loop, or, if that cannot wait on sockets, for the blocking driver in a thread."""
 
-    def __init__(self, connections: AsyncConnections, settings: DatabaseSettings) -> None:
+    def __init__(
+        self,
+        connections: AsyncConnections,
+        settings: DatabaseSettings,
+        in_threads: BlockingDatabase | None = None,
+    ) -> None:
+        """Run operations.
+
+        Args:
+            connections: Where connections come from.
+            settings: Those of the saver.
+            in_threads: What runs the work for event loops that cannot wait on sockets; None if there is none.
+        """
         super().__init__(settings, connections.planning)
         self._connections = connections
+        self._in_threads = in_threads
 
     def _group_commit(self) -> GroupCommit | None:
         if self._committers is None or not self._connections.pooled:
@@ -81,6 +100,8 @@ class AsyncDatabase(Database):
         return self._committers.for_running_loop()
 
     async def _attempt(self, work: Work[T], transaction: bool) -> T:
+        if self._in_threads is not None and not can_wait_on_sockets():
+            return await asyncio.to_thread(self._in_threads.attempt, work, transaction)
         async with self._connections.checkout() as connection:
             if not transaction and connection.autocommit:
                 return await work(AsyncSession(connection, self.schema))
@@ -99,7 +120,16 @@ class AsyncDatabase(Database):
 
     @asynccontextmanager
     async def open_session(self) -> AsyncIterator[tuple[Session, AsyncConnection[Any]]]:
-        """Open one transaction that the caller's statements can join; see BlockingDatabase."""
+        """Open one transaction that the caller's statements can join; see BlockingDatabase.
+
+        Raises:
+            InvalidConfigError: The event loop cannot wait on sockets.
+        """
+        if self._in_threads is not None and not can_wait_on_sockets():
+            raise InvalidConfigError(
+                "an async transaction needs an event loop that can wait on sockets, and this one cannot, as Windows' "
+                "ProactorEventLoop. Use the sync method, or run the program in an asyncio.SelectorEventLoop"
+            )
         async with self._connections.checkout() as connection, connection.transaction():
             yield AsyncSession(connection, self.schema), connection
 
