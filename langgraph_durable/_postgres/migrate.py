@@ -25,6 +25,7 @@ _OLDEST_SERVER = 140000
 CREATE_SCHEMA = load(__package__, "create_schema")
 CREATE_MIGRATIONS_TABLE = load(__package__, "create_migrations_table")
 RECORD_MIGRATION = load(__package__, "record_migration")
+REQUIRE_VERSION = load(__package__, "require_version")
 _LOCK_SETUP = load(__package__, "lock_setup")
 _FIND_SCHEMA = load(__package__, "find_schema")
 _FIND_MIGRATIONS_TABLE = load(__package__, "find_migrations_table")

@@ -33,6 +33,12 @@ def add_maintenance_commands(commands: Any) -> None:
         commands, "schema", "print the SQL of the tables, for a role that may create them to run"
     )
     add_schema_option(schema)
+    schema.add_argument(
+        "--from-version",
+        type=int,
+        metavar="N",
+        help="only the migrations after N, for a database that has those up to N",
+    )
     schema.set_defaults(run=_print_schema)
 
     prune = add_command(
@@ -102,7 +108,7 @@ def _set_up(options: argparse.Namespace) -> int:
 
 
 def _print_schema(options: argparse.Namespace) -> int:
-    print(schema_sql(options.schema), end="")
+    print(schema_sql(options.schema, from_version=options.from_version), end="")
     return 0
 
 

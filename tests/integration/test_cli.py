@@ -109,6 +109,12 @@ def test_setup_creates_the_tables_and_schema_prints_them(
     assert main(["setup", "--verify-only", "--database", empty_conninfo, "--schema", "mine"]) == 0
     assert main(["schema", "--schema", "mine"]) == 0
     assert 'CREATE TABLE "mine".checkpoints' in capsys.readouterr().out
+    assert main(["schema", "--from-version", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert ".checkpoints (" not in printed
+    assert "CREATE TABLE" in printed
+    assert main(["schema", "--from-version", "99"]) == 1
+    assert "from_version must be a migration of this package, 1 to " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

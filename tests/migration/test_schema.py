@@ -318,6 +318,31 @@ def test_printed_sql_makes_what_setup_makes(empty_conninfo: str, databases: Data
     databases.drop(other)
 
 
+@pytest.mark.parametrize("schema", [DEFAULT_SCHEMA, 'it\'s 100% a "name"'])
+def test_printed_upgrades_make_what_setup_makes(
+    empty_conninfo: str, databases: Databases, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every migration to the newest, and only from the one that the database has."""
+    every = migrations()
+    with DurableSaver.from_conn_string(empty_conninfo, schema=schema) as saver:
+        saver.setup()
+    for version in range(1, len(every) + 1):
+        name = databases.create()
+        conninfo = databases.conninfo(name)
+        with monkeypatch.context() as older:
+            older.setattr("langgraph_durable.schema.migrations", lambda: every[:version])  # noqa: B023
+            execute(conninfo, schema_sql(schema).encode())
+        if version > 1:
+            with pytest.raises(psycopg.DataError, match=f"at migration {version}, and this upgrades from 1"):
+                execute(conninfo, schema_sql(schema, from_version=1).encode())
+        execute(conninfo, schema_sql(schema, from_version=version).encode())
+        with DurableSaver.from_conn_string(conninfo, schema=schema) as saver:
+            saver.setup(verify_only=True)
+        assert applied(conninfo, schema) == applied(empty_conninfo, schema)
+        assert catalog(conninfo, schema) == catalog(empty_conninfo, schema)
+        databases.drop(name)
+
+
 # --- roles ---
 
 
