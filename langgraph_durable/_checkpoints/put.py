@@ -30,7 +30,7 @@ from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.batch import Column, SentRow
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import AsyncDatabase
-from langgraph_durable._postgres.statement import load, load_rows
+from langgraph_durable._postgres.statement import RowsStatement, load, load_rows
 from langgraph_durable._segments.cache import SegmentCache
 from langgraph_durable._segments.values import EncodedValue, plan_segments
 from langgraph_durable._validation import require_text
@@ -70,31 +70,7 @@ _WRITE_COLUMNS = {
     "value_ats": "int[]",
     "value_sizes": "int[]",
 }
-PUT_CHECKPOINTS = load_rows(
-    __package__,
-    "put_checkpoints",
-    {
-        "thread": "text",
-        "ns": "text",
-        "id": "text",
-        "derived_ulid": "uuid",
-        "parent": "text",
-        "root": "text",
-        "run_id": "text",
-        "format": "int",
-        "type": "text",
-        "checkpoint_size": "int",
-        "metadata_type": "text",
-        "metadata_size": "int",
-        "metadata_index": "text",
-        "value_channels": "text[]",
-        "value_versions": "text[]",
-        "delta_channels": "text[]",
-        "unmentioned_channels": "text[]",
-        "unmentioned_versions": "text[]",
-        **_VALUE_COLUMNS,
-    },
-)
+PUT_CHECKPOINTS = RowsStatement(None, load(__package__, "put_checkpoints"))
 GET_INSIDE = load(__package__, "get_inside")
 PUT_WRITES_FIRST_WINS = load_rows(__package__, "put_writes_first_wins", _WRITE_COLUMNS)
 PUT_WRITES_LAST_WINS = load_rows(__package__, "put_writes_last_wins", _WRITE_COLUMNS)
@@ -167,7 +143,7 @@ async def _store(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
     known = cache.known(row.thread_id)
     for _ in range(_MOST_ATTEMPTS):
         sent = _checkpoint_row(row, known)
-        [(_, answer, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent, locks=True)
+        [(_, answer, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent)
         verdict = Verdict(answer)
         if verdict is Verdict.STORED:
             for value in row.values.values():
@@ -235,7 +211,7 @@ async def put_writes(
     checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
     statement = PUT_WRITES_LAST_WINS if may_overwrite(writes) else PUT_WRITES_FIRST_WINS
     sent = writes_row(ref, checkpoint_id, rows, task_id, require_text(task_path, "task_path"))
-    await db.write(ref.thread_id, statement, sent, locks=False)
+    await db.write(ref.thread_id, statement, sent)
 
 
 # --- rows as they are sent ---

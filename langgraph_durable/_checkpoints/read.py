@@ -34,9 +34,7 @@ def load_page(name: str) -> Statement:
     return Statement(literal)
 
 
-GET_LATEST = load_page("get_latest")
-GET_BY_ID = load_page("get_by_id")
-GET_BY_ID_OR_ANCESTOR = load_page("get_by_id_or_ancestor")
+GET_CHECKPOINT = load(__package__, "get_checkpoint")
 FIND_BY_ULID = load(__package__, "find_by_ulid")
 FIND_ULID = load(__package__, "find_ulid")
 
@@ -81,13 +79,20 @@ async def get_checkpoint(
 
     Round trips: 1; 1 more if segments are not cached; 1 more if the checkpoint is named by a ULID.
     """
-    if ref.checkpoint_id is None:
-        page = await read_page(db, codec, GET_LATEST, (ref.thread_id, ref.namespace))
-    else:
-        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
-        key = {"thread": ref.thread_id, "ns": ref.namespace, "id": checkpoint_id}
-        page = await read_page(db, codec, GET_BY_ID_OR_ANCESTOR if or_ancestor else GET_BY_ID, key)
+    checkpoint_id = ref.checkpoint_id
+    if checkpoint_id is not None:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
+    page = await read_page(
+        db, codec, GET_CHECKPOINT, checkpoint_key(ref.thread_id, ref.namespace, checkpoint_id, or_ancestor)
+    )
     return page[0] if page else None
+
+
+def checkpoint_key(
+    thread_id: str, checkpoint_ns: str, checkpoint_id: str | None, or_ancestor: bool = False
+) -> dict[str, Any]:
+    """Return the parameters of GET_CHECKPOINT."""
+    return {"thread": thread_id, "ns": checkpoint_ns, "id": checkpoint_id, "or_ancestor": or_ancestor}
 
 
 async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id: str) -> str:
@@ -126,7 +131,7 @@ async def read_page(
     Args:
         db: Where.
         codec: The saver's; without it, segments are not fetched.
-        statement: Made by `load_page`.
+        statement: GET_CHECKPOINT, or one made by `load_page`.
         params: The statement's.
 
     Round trips: 1; 1 more if segments are not cached, each of which is fetched once for the whole page.

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from langgraph_durable._postgres.arrays import dump_array, number_array
+from langgraph_durable._postgres.statement import RowsStatement, Statement
 
 Column = Any
 """A text, a number, None, or a sequence of texts and None, or of numbers and None."""
@@ -61,3 +62,10 @@ def gather(rows: Sequence[SentRow]) -> dict[str, Any]:
         "base": number_array([*accumulate([0, *(row.size for row in rows[:-1])])]),
         "bytes": b"".join([part for row in rows for part in row.parts]),
     }
+
+
+def storing(statement: RowsStatement, rows: Sequence[SentRow]) -> tuple[Statement, dict[str, Any]]:
+    """Return the statement that stores one row or several, with its parameters."""
+    if len(rows) == 1 and statement.one is not None:
+        return statement.one, rows[0].params()
+    return statement.many, gather(rows)

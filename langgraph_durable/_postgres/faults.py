@@ -59,6 +59,13 @@ _PERMANENT_CONNECT_FAULTS = (
 )
 
 
+_MISSING = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+)
+
+
 def is_transient(exc: psycopg.Error) -> bool:
     """Return whether the same work may succeed soon, on another connection."""
     if isinstance(exc, psycopg.errors.UniqueViolation):
@@ -107,10 +114,10 @@ def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
 
 def explain(exc: psycopg.Error, schema: str) -> DurableError | None:
     """Return an error of ours that says more than psycopg's, if there is one."""
-    if isinstance(exc, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
+    if isinstance(exc, _MISSING):
         return SchemaOutOfDateError(
-            f"schema {schema!r} lacks a table of langgraph_durable. Call saver.setup() (or asetup()) once, or "
-            "apply the SQL that `python -m langgraph_durable schema` prints."
+            f"schema {schema!r} lacks a table or function of langgraph_durable. Call saver.setup() (or asetup()) "
+            "once, or apply the SQL that `python -m langgraph_durable schema` prints."
         )
     if isinstance(exc, psycopg.errors.UndefinedColumn):
         return SchemaOutOfDateError(

@@ -69,8 +69,6 @@ class QueuedWrite:
     thread_id: str
     statement: RowsStatement
     row: SentRow
-    locks: bool
-    """Whether to take the thread's lock first, shared, in a separate statement."""
     state: WriteState = WriteState.WAITING
     abandoned: bool = False
     """Whether its caller was cancelled."""

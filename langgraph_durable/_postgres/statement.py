@@ -66,11 +66,19 @@ def _format(text: LiteralString, schema: str) -> bytes:
 
 
 class RowsStatement:
-    """A statement that stores rows: `one` takes a row's columns as parameters, `many` takes rows as JSON."""
+    """A statement that stores rows.
+
+    `one` takes a row's columns as parameters, `many` takes rows as JSON. Without `one`, a single one does too.
+    """
 
     __slots__ = ("many", "one")
 
-    def __init__(self, columns: Mapping[str, str], text: str) -> None:
+    def __init__(self, one: Statement | None, many: Statement) -> None:
+        self.one = one
+        self.many = many
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, str], text: str) -> RowsStatement:
         """Make both forms from a text that begins `WITH given AS {given}`.
 
         Args:
@@ -80,12 +88,12 @@ class RowsStatement:
         """
         one = ", ".join(f"%({name})s::{kind} AS {name}" for name, kind in columns.items())
         # Not materialized, so that the planner inlines the row: a put takes 10 % less in the executor.
-        self.one = _given(text, f"NOT MATERIALIZED (SELECT 1 AS number, 0 AS base, {one})")
+        alone = _given(text, f"NOT MATERIALIZED (SELECT 1 AS number, 0 AS base, {one})")
         typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         rows = f"ROWS FROM (json_to_recordset(%(rows)s::json) AS ({typed}), unnest(%(base)s::int[]))"
         names = ", ".join(columns)
         many = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, base, number)"  # noqa: S608 (constants)
-        self.many = _given(text, f"MATERIALIZED ({many})")
+        return cls(alone, _given(text, f"MATERIALIZED ({many})"))
 
 
 def _given(text: str, source: str) -> Statement:
@@ -107,7 +115,7 @@ def load(package: str | None, name: str) -> Statement:
 
 def load_rows(package: str | None, name: str, columns: Mapping[str, str]) -> RowsStatement:
     """Return the statement in `sql/<name>.sql` of a package in both forms; see RowsStatement."""
-    return RowsStatement(columns, _read(package, name))
+    return RowsStatement.of_columns(columns, _read(package, name))
 
 
 def _read(package: str | None, name: str) -> str:
