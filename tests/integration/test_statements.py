@@ -220,8 +220,8 @@ def _history(thread_id: str, number: int, channel: str = "a") -> dict[str, Any]:
     return {"thread": thread_id, "ns": "", "id": f"id-{number}", "channels": [channel]}
 
 
-# name, and perhaps of what -> its parameters, how many of our rows it may look at, and how many buffers it may touch.
-# checkpoints has 128 values and 192 writes.
+# name, and perhaps of what -> its parameters, how many of our rows it may look at, and how many buffers it may touch. A
+# page of 64 checkpoints has 128 values and 192 writes.
 HOT: Mapping[str, tuple[Any, int, int]] = {
     "PUT_CHECKPOINTS.many of one": (_one_as_json(_checkpoint), 10, 120),
     "PUT_CHECKPOINTS.many": (_many(_checkpoint), 30 * 10, 30 * 120),

@@ -55,6 +55,10 @@ CATALOG = {
         WHERE relnamespace = to_regnamespace(quote_ident(%s)) ORDER BY 1
     """,
     "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = %s ORDER BY 1",
+    "functions": """
+        SELECT proname, pg_get_functiondef(oid), proacl FROM pg_proc
+        WHERE pronamespace = to_regnamespace(quote_ident(%s)) ORDER BY 1
+    """,
     "constraints": """
         SELECT conname, contype, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = to_regnamespace(quote_ident(%s)) ORDER BY 1
