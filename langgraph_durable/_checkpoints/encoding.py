@@ -20,12 +20,11 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.codec import Codec, decode, encode, encode_value, pack
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import CheckpointRow, Encoded, WriteRow
-from langgraph_durable._checkpoints.serialization import decode, encode, encode_value, pack
 from langgraph_durable._checkpoints.ulids import derive_ulid
-from langgraph_durable._postgres.batch import Column
+from langgraph_durable._postgres.statement import Column
 from langgraph_durable._segments.values import EncodedValue
 from langgraph_durable._validation import require_text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Sequence
 from types import NoneType
 from typing import Any
@@ -12,14 +11,17 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.decoding import decode_ancestor, decode_checkpoint
-from langgraph_durable._checkpoints.known import KnownCheckpoints
-from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
+from langgraph_durable._checkpoints.refs import (
+    CheckpointRef,
+    KnownCheckpoints,
+    checkpoint_ref,
+    resolve_checkpoint_id,
+)
 from langgraph_durable._checkpoints.rows import StoredCheckpoint, StoredValue, StoredWrite
-from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Params, Row, Session
-from langgraph_durable._postgres.statement import Statement, load
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable._postgres.statement import Params, Row, Statement, load
 from langgraph_durable._segments.reading import fill_values, reread_locked
 from langgraph_durable._segments.values import SegmentedValue, is_index
 from langgraph_durable.errors import CheckpointCorruptedError
@@ -35,8 +37,6 @@ def load_page(name: str) -> Statement:
 
 
 GET_CHECKPOINT = load(__package__, "get_checkpoint")
-FIND_BY_ULID = load(__package__, "find_by_ulid")
-FIND_ULID = load(__package__, "find_ulid")
 
 _CHECKPOINT, _VALUE, _WRITE, _SEND, _INDEX = range(5)
 """The kinds of rows that page.sql returns."""
@@ -93,31 +93,6 @@ def checkpoint_key(
 ) -> dict[str, Any]:
     """Return the parameters of GET_CHECKPOINT."""
     return {"thread": thread_id, "ns": checkpoint_ns, "id": checkpoint_id, "or_ancestor": or_ancestor}
-
-
-async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id: str) -> str:
-    """Return the runtime's id of a checkpoint that may be named by its ULID; an unknown one unchanged.
-
-    Round trips: none for an id that cannot be a ULID, else 1.
-    """
-    ulid = parse_ulid(checkpoint_id)
-    if ulid is None:
-        return checkpoint_id
-    [(found,)] = await db.fetch(
-        FIND_BY_ULID,
-        {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "id": checkpoint_id, "ulid": ulid},
-    )
-    return str(found)
-
-
-async def find_ulid(db: Database, ref: CheckpointRef, checkpoint_id: str) -> uuid.UUID | None:
-    """Return the ULID of a stored checkpoint, in any namespace if `ref` names none.
-
-    Round trips: 1.
-    """
-    key = {"thread_id": ref.thread_id, "checkpoint_ns": ref.checkpoint_ns, "checkpoint_id": checkpoint_id}
-    rows = await db.fetch(FIND_ULID, key)
-    return rows[0][0] if rows else None
 
 
 # --- pages ---

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import psycopg
 
 from langgraph_durable._metrics import Metrics
-from langgraph_durable._postgres.batch import SentRow, storing
 from langgraph_durable._postgres.conninfo import Planning
 from langgraph_durable._postgres.faults import explain, is_transient
 from langgraph_durable._postgres.group_commit import (
@@ -29,16 +28,62 @@ from langgraph_durable._postgres.group_commit import (
 )
 from langgraph_durable._postgres.group_waiters import GroupCommitters
 from langgraph_durable._postgres.locks import SET_FOR_BATCH
-from langgraph_durable._postgres.session import Call, CommitRefusedError, Params, Row, Session
-from langgraph_durable._postgres.statement import RowsStatement, Statement
+from langgraph_durable._postgres.statement import (
+    Call,
+    Params,
+    Row,
+    RowsStatement,
+    SentRow,
+    Statement,
+    storing,
+)
 
 T = TypeVar("T")
-Work = Callable[[Session], Awaitable[T]]
 
 _logger = logging.getLogger("langgraph_durable")
 
 _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
+
+
+class CommitRefusedError(Exception):
+    """An implicit transaction failed at its commit, and psycopg lost the error."""
+
+
+class Session(ABC):
+    """One connection, in one transaction."""
+
+    @abstractmethod
+    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        """Run one statement and return its rows. Round trips: 1."""
+
+    @abstractmethod
+    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
+        """Run several statements and return the rows of each. Round trips: 1.
+
+        Each statement's snapshot is taken after the previous one has ended, so a lock that one takes protects what
+        the next one reads. With `last`, the transaction's commit is sent in the same pipeline.
+        """
+
+    @abstractmethod
+    async def execute_script(self, script: bytes) -> None:
+        """Run several statements without parameters, and drop their rows."""
+
+    @abstractmethod
+    def was_lost(self, exc: psycopg.Error) -> bool:
+        """Return whether the connection or the server failed, not the statement."""
+
+    server_version: int
+    """In libpq's format: 150018 is 15.18."""
+
+    client_encoding: str | None
+    """As the server or a pooler reports it; None if a pooler does not report it."""
+
+
+Work = Callable[[Session], Awaitable[T]]
+
+
+# --- operations ---
 
 
 class OperationSuspendedError(RuntimeError):

@@ -22,12 +22,9 @@ from langgraph_durable._checkpoints.read import (
     segmented_values,
 )
 from langgraph_durable._checkpoints.rows import Fold
-from langgraph_durable._postgres.arrays import text_array
-from langgraph_durable._postgres.batch import storing
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREAD
-from langgraph_durable._postgres.session import Call, Row, Session
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import Call, Row, load, storing, text_array
 from langgraph_durable._postgres.times import time_fault
 from langgraph_durable._retention.plan import Key, Node, Plan, choose_newest, plan_removal
 from langgraph_durable._segments.reading import SegmentReader, fill_values

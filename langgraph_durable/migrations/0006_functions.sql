@@ -9,7 +9,7 @@
 --
 -- A function is never edited: a later migration adds one of the next version. Functions run with their caller's
 -- privileges. EXECUTE is granted to PUBLIC, as usual; what a role may do is decided by its privileges on the tables and
--- on the schema. The bodies name the schema, so a schema that is renamed needs them anew.
+-- on the schema. The bodies name the schema. So when a schema was renamed, `setup` runs this migration again.
 
 -- Store checkpoints, each with the channel values and segments that it sends.
 --
@@ -20,9 +20,9 @@
 -- Result: number of the row, verdict, and what was found to be missing: channels, hashes of segments. Only rows with
 -- the verdict `stored` are stored.
 --
--- The threads' locks are taken first, shared, until the transaction ends. Each statement in a volatile function has a
--- snapshot of its own, so the one that stores sees what a prune committed that held a lock before.
-CREATE FUNCTION {schema}.put_checkpoints_v1(sent_rows json, sent_bases int[], sent_bytes bytea)
+-- The threads' locks are taken first, shared, until the transaction ends, in the order of the rows. Each statement in a
+-- volatile function takes a new snapshot, so the one that stores sees what a prune committed that held a lock before.
+CREATE OR REPLACE FUNCTION {schema}.put_checkpoints_v1(sent_rows json, sent_bases int[], sent_bytes bytea)
 RETURNS TABLE (number bigint, verdict text, missing text[], lacking bytea[])
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan
@@ -241,7 +241,7 @@ $put_checkpoints_v1$;
 -- ancestor is of the newest format and has no place in any order.
 --
 -- Result: the rows of a page, see page.sql. The function is stable, so all of it is from its caller's one snapshot.
-CREATE FUNCTION {schema}.get_checkpoint_v1(
+CREATE OR REPLACE FUNCTION {schema}.get_checkpoint_v1(
     named_thread text, named_ns text, named_id text, or_ancestor boolean
 )
 RETURNS TABLE (

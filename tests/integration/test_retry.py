@@ -24,8 +24,8 @@ from ulid import ULID
 from langgraph_durable import DurableSaver, embedded
 from langgraph_durable._postgres import database as _database
 from langgraph_durable._postgres import faults as _faults
-from langgraph_durable._postgres.checkout import async_live_connection
 from langgraph_durable._postgres.locks import LOCK_THREAD
+from langgraph_durable._postgres.loop_checkout import async_live_connection
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
 from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError

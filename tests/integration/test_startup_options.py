@@ -111,7 +111,7 @@ async def test_batches_of_writes_keep_the_callers_planning(
 async def test_puts_are_planned_alike_whatever_the_connection_is_set_to(
     conninfo: str, observer: Observer, options: str
 ) -> None:
-    """Alone and in batches: their function has settings of its own, which end with the call."""
+    """Alone and in batches: their function sets how it is planned, until the call ends."""
     observer.rows(SETTINGS.format(table="checkpoints"))
     conninfo = make_conninfo(conninfo, options=options)
     async with AsyncConnectionPool(conninfo, min_size=1, max_size=4) as pool:

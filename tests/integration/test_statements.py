@@ -20,8 +20,7 @@ from langgraph_durable._checkpoints.put import add_values, writes_row
 from langgraph_durable._checkpoints.read import checkpoint_key
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import WriteRow
-from langgraph_durable._postgres.batch import SentRow, gather
-from langgraph_durable._postgres.statement import RowsStatement, Statement, render
+from langgraph_durable._postgres.statement import RowsStatement, SentRow, Statement, gather, render
 from langgraph_durable._segments.values import EncodedValue
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
