@@ -19,7 +19,7 @@ import psycopg
 
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._postgres.conninfo import Planning
-from langgraph_durable._postgres.faults import explain, is_transient
+from langgraph_durable._postgres.faults import explain, is_transient, shorten
 from langgraph_durable._postgres.group_commit import (
     LOCK_TIMEOUT,
     BatchRefusedError,
@@ -234,6 +234,7 @@ class Database(ABC):
                 transaction = True  # an explicit COMMIT gets the server's error
                 continue
             except psycopg.Error as exc:
+                shorten(exc)
                 if (clearer := explain(exc, self.schema)) is not None:
                     raise clearer from exc
                 if self.retry_timeout <= 0 or not is_transient(exc) or not self._may_retry():

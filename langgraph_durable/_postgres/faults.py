@@ -59,6 +59,9 @@ _PERMANENT_CONNECT_FAULTS = (
 )
 
 
+_CONTEXT_KEPT = 160
+"""Characters of an error's context that are shown at its beginning, and at its end."""
+
 _MISSING = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedFunction,
@@ -110,6 +113,17 @@ def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
     """Return whether a connection was refused for a reason that retries cannot cure."""
     message = str(exc)
     return message.startswith(_CONNECT_FAULTS) and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
+
+
+def shorten(exc: psycopg.Error) -> None:
+    """Cut the middle out of a long context in an error's text.
+
+    Of an error inside a function, the context has the whole statement, hundreds of lines. `exc.diag` keeps it.
+    """
+    context = exc.diag.context or ""
+    if len(context) > 2 * _CONTEXT_KEPT and exc.args:
+        short = f"{context[:_CONTEXT_KEPT]} [...] {context[-_CONTEXT_KEPT:]}"
+        exc.args = (str(exc.args[0]).replace(context, short), *exc.args[1:])
 
 
 def explain(exc: psycopg.Error, schema: str) -> DurableError | None:

@@ -131,6 +131,21 @@ async def test_puts_and_gets_work_at_every_isolation_level(
         assert [one.config for one in found] == ids[::-1]
 
 
+async def test_an_error_inside_a_function_reads_well(
+    conninfo: str, observer: Observer, drive: Driver
+) -> None:
+    """Postgres adds the whole statement to it as context."""
+    observer.rows("ALTER TABLE langgraph_durable.checkpoints ADD CHECK (thread_id <> 'bad')")
+    async with DurableSaver.from_conn_string(conninfo) as saver:
+        with pytest.raises(psycopg.errors.CheckViolation) as caught:
+            await drive(saver, "put", *a_put("bad"))
+    text = str(caught.value)
+    assert text.startswith("new row for relation")
+    assert "put_checkpoints_v1(json,integer[],bytea)" in text.splitlines()[-1]
+    assert len(text) < 1500
+    assert "WITH given" in (caught.value.diag.context or "")
+
+
 async def test_a_missing_function_names_the_remedy(conninfo: str, observer: Observer, drive: Driver) -> None:
     names = [name for (name,) in observer.rows(FUNCTIONS)]
     assert names == ["get_checkpoint_v1", "put_checkpoints_v1"]
