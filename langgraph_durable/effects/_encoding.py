@@ -7,11 +7,11 @@ from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_durable._checkpoints.codec import decode, encode
 from langgraph_durable._checkpoints.rows import Encoded
-from langgraph_durable._checkpoints.serialization import decode, encode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._effect_states import event_fault
-from langgraph_durable._postgres.session import Row
+from langgraph_durable._postgres.statement import Row
 from langgraph_durable.effects._keys import digest, idempotency_key_of
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._rows import EffectRequest, EffectRow
