@@ -181,14 +181,15 @@ class EffectExecutor:
                 f"key= must be a non-empty str, unique among effects named {name!r}, got {key!r}"
             )
         place = find_place()
+        try:
+            input_hash = hash_arguments(name, args)
+        except EffectError as exc:
+            raise EffectError(
+                f"args= of {name!r} must be plain data, because they are hashed: {exc.__cause__}. The key identifies "
+                "the effect already, so leave them out of args="
+            ) from exc.__cause__
         request = request_of(
-            self.serde,
-            name,
-            "key",
-            named_key(name, key),
-            args,
-            place,
-            input_hash=hash_arguments(name, args),
+            self.serde, name, "key", named_key(name, key), args, place, input_hash=input_hash
         )
         leases = self._lease_keeper()
         return EffectCall(db, self.context, self.serde, leases, request, policy, place, named=True)
