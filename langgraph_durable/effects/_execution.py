@@ -18,12 +18,22 @@ class Calls:
 
     def __init__(self) -> None:
         self._counters: dict[Any, itertools.count[int]] = {}
+        self._numbers: dict[Any, tuple[int, Any]] = {}
         self.keys: set[bytes] = set()
         """The keys of the calls that are identified by their arguments."""
 
     def count(self, what: Any) -> int:
         """Return how often this was called before for `what`. Atomic in CPython, so safe across threads."""
         return next(self._counters.setdefault(what, itertools.count()))
+
+    def number(self, what: Any, source: Any, position: Any) -> int:
+        """Return how often this was called before for `what` by other sources: one that comes again is not counted."""
+        known = self._numbers.get((what, id(source), position))
+        if known is None:
+            # The source is kept, because another one could get its id.
+            known = (self.count(what), source)
+            self._numbers[what, id(source), position] = known
+        return known[0]
 
 
 class _Task:

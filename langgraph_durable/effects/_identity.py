@@ -65,16 +65,18 @@ def identify(
         if place is not None and call is not None and call.is_stored:
             position = [call.tool_call_id, call.ordinal, tool]
             if call.message_id is not None:
-                key = digest(scope, "message", place.path, call.message_id, *position)
+                key = digest(scope, place.path, call.message_id, *position)
             else:
                 key = digest(scope, "task", place.task_id, *position)
             return Identity(key, call.message_id, call.tool_call_id)
         if outer is not None:
             again = outer.replayed or outer.row.attempts > 1
             parent = ["effect", outer.row.key.hex()]
-            return _counted(parent, outer.calls, tool, hashed, again, outer.row.effect_id)
+            counted = _Counted(parent, outer.calls, again, outer.row.effect_id)
+            return counted.identity(tool, hashed, call)
         if place is not None:
-            return _counted(["code", place.task_id], place.execution.calls, tool, hashed, place.runs_again)
+            counted = _Counted(["code", place.task_id], place.execution.calls, place.runs_again)
+            return counted.identity(tool, hashed, call)
     elif place is not None:
         within = [place.path, place.checkpoint_id] if scope == "step" else []
         return Identity(digest(scope, *within, tool, hashed))
@@ -83,18 +85,27 @@ def identify(
     )
 
 
-def _counted(
-    parent: Sequence[str],
-    calls: Calls,
-    tool: str,
-    hashed: str,
-    runs_again: bool,
-    outer_id: uuid.UUID | None = None,
-) -> Identity:
-    """Return the identity of a call among those with equal arguments, which may come in any order."""
-    key = digest("call", *parent, tool, hashed, calls.count((tool, hashed)))
-    calls.keys.add(key)
-    return Identity(key, outer_id=outer_id, calls=calls, runs_again=runs_again)
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Where calls are identified by their arguments, and counted among those with equal ones."""
+
+    parent: Sequence[str]
+    calls: Calls
+    runs_again: bool
+    outer_id: uuid.UUID | None = None
+
+    def identity(self, tool: str, hashed: str, call: ToolCall | None) -> Identity:
+        """Return the identity of a call. Calls with other arguments may come in any order."""
+        if (
+            call is not None and call.message is not None
+        ):  # a retry around the tool comes with the same message
+            position = (call.tool_call_id, call.ordinal)
+            number = self.calls.number((tool, hashed), call.message, position)
+        else:
+            number = self.calls.count((tool, hashed))
+        key = digest("call", *self.parent, tool, hashed, number)
+        self.calls.keys.add(key)
+        return Identity(key, outer_id=self.outer_id, calls=self.calls, runs_again=self.runs_again)
 
 
 def _outer_of(place: Place | None) -> Attempt | None:
@@ -125,7 +136,13 @@ def find_tool_call(
             name = message.tool_calls[position]["name"]
             stored = _is_stored(place, tool_call_id, message)
             return ToolCall(
-                message.id, tool_call_id, ordinal, len(message.tool_calls) == 1, name, is_stored=stored
+                message.id,
+                tool_call_id,
+                ordinal,
+                is_alone=len(message.tool_calls) == 1,
+                name=name,
+                is_stored=stored,
+                message=message,
             )
     return ToolCall(None, tool_call_id, 0, is_stored=_is_stored(place, tool_call_id))
 
@@ -202,12 +219,15 @@ def _is_stored(place: Place, tool_call_id: str, message: AIMessage | None = None
     if place.channels is None:
         return True
     channels = sorted(place.channels.items(), key=lambda item: item[0] != _MESSAGES)
-    return any(
-        is_it(found)
-        for _, channel in channels
-        if channel.is_available() and not isinstance(channel, UntrackedValue)
-        for found in _find_calls(channel.get(), _DEPTH)
-    )
+    try:
+        return any(
+            is_it(found)
+            for _, channel in channels
+            if channel.is_available() and not isinstance(channel, UntrackedValue)
+            for found in _find_calls(channel.get(), _DEPTH)
+        )
+    except Exception:  # a channel of the user's that cannot be read: most messages are stored
+        return True
 
 
 def _find_calls(value: Any, depth: int) -> Iterator[Any]:

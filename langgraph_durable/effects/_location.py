@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -37,6 +37,8 @@ class ToolCall:
     """The tool's name as the model knows it; None if the call came without its message."""
     is_stored: bool = True
     """Whether a checkpoint has the message, so that the task finds the same one when it runs again."""
+    message: Any = field(default=None, repr=False, compare=False)
+    """The message itself, by which an execution recognizes a call that comes again."""
 
 
 @dataclass(frozen=True, slots=True)
