@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from langgraph_durable.effects._keys import EMPTY_FACTORIES, drop_unhashable, is_plain, is_same
 
 _NEVER_DATA = ("run_manager", "callbacks", "self", "cls")
-"""Parameters that are no input, whatever their type."""
+"""Parameters whose arguments are not data, whatever their type."""
 _EMPTY = inspect.Parameter.empty
 
 

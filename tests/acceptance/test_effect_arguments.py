@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import pytest
@@ -23,7 +23,7 @@ from tests.acceptance.graphs import Graph
 pytestmark = pytest.mark.context
 
 Cents = Annotated[int, InjectedState("cents")]
-Shop = Annotated[dict, InjectedState]  # type: ignore[type-arg] # as users write it
+Shop = Annotated[dict[str, Any], InjectedState]
 Runs = ToolRuntime
 
 
@@ -31,7 +31,7 @@ class Order(MessagesState):
     cents: int
 
 
-def tools_of(saver: Any, acts: list[BaseTool], state: Any = MessagesState, **node: Any) -> Graph:
+def tools_of(saver: Any, acts: Sequence[BaseTool], state: Any = MessagesState, **node: Any) -> Graph:
     builder = StateGraph(state)
     builder.add_node("tools", ToolNode(acts, handle_tool_errors=False, **node))
     builder.add_edge(START, "tools")
@@ -260,7 +260,7 @@ def test_a_tool_or_a_class_cannot_be_decorated() -> None:
         return text
 
     with pytest.raises(TypeError, match="under @tool"):
-        effect(tool(act))
+        effect(tool(act))  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="Decorate its method"):
         effect(World)
 

@@ -6,11 +6,15 @@ import asyncio
 import contextvars
 import gc
 import operator
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import psycopg
@@ -35,6 +39,7 @@ from langgraph_durable.effects._location import find_place
 from langgraph_durable.errors import EffectConflictError
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind, told
+from tests.acceptance.effect_workers import started
 from tests.acceptance.graphs import Graph
 from tests.samples import await_until
 
@@ -174,6 +179,53 @@ async def test_a_retry_around_the_tools_is_the_same_call_also_without_a_stored_m
     assert world.done == ["b", "b", "a"]
 
 
+def run_in_one_node(conninfo: str, ledger: str, asynchronous: bool, given: Any, pipe: Connection) -> None:
+    """Run a graph whose only node asks a model and pays, and die after the first payment."""
+
+    def pay(what: str) -> str:
+        with Path(ledger).open("a") as file:
+            file.write(f"{what}\n")
+        return f"did {what}"
+
+    def remind(text: str) -> Any:
+        return pay(text)
+
+    drive = Drive(asynchronous)
+    tools = ToolNode([made(drive, remind)], handle_tool_errors=False)
+
+    def asked() -> AIMessage:
+        return calls(("remind", "a", f"call-{os.getpid()}")).model_copy(update={"id": str(os.getpid())})
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        answered = tools.invoke([asked()])
+        if given is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"messages": answered}
+
+    async def anode(state: MessagesState) -> dict[str, Any]:
+        answered = await tools.ainvoke([asked()])
+        if given is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"messages": answered}
+
+    with DurableSaver.from_conn_string(conninfo) as saver:
+        graph = alone(saver, drive, node, anode, MessagesState)
+        pipe.send(told(asyncio.run(drive.invoke(graph, given, thread(), durability="sync"))))
+
+
+async def test_a_killed_node_that_asks_its_model_itself_pays_once(
+    conninfo: str, drive: Drive, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger"
+    for given in (GIVEN, None):
+        with started(run_in_one_node, conninfo, str(ledger), drive.asynchronous, given) as worker:
+            if given is not None:
+                worker.die()
+            else:
+                assert worker.finish() == ["did a"]
+    assert ledger.read_text() == "a\n"
+
+
 @dataclass(slots=True)
 class Slots:
     messages: Annotated[list[Any], operator.add] = field(default_factory=list)
@@ -206,7 +258,7 @@ async def test_a_stored_message_identifies_its_calls_wherever_it_is(
     def found(state: Any) -> list[Any]:
         if isinstance(state, Slots):
             return state.messages
-        return state["messages"] if "messages" in state else state["by_agent"]["ann"]
+        return list(state["messages"] if "messages" in state else state["by_agent"]["ann"])
 
     def node(state: Any) -> None:
         tools.invoke(found(state))
@@ -758,8 +810,8 @@ async def test_the_count_of_calls_survives_any_number_of_other_executions(
     many = others.compile(checkpointer=InMemorySaver())
 
     def run_others() -> None:
-        seen = contextvars.Context().run(many.invoke, {"trail": []}, thread("others"))
-        assert seen["trail"] == [True] * 5000
+        found = contextvars.Context().run(lambda: many.invoke({"trail": []}, thread("others")))
+        assert found["trail"] == [True] * 5000
 
     faults = ["after the effects"]
 

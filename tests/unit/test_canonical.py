@@ -147,7 +147,9 @@ def test_an_argument_is_its_default_if_type_and_value_are() -> None:
 
 
 def test_plain_values_are_data_throughout() -> None:
-    for value in (None, "a", 1, 1.5, True, Decimal(1), date(2026, 1, 1), ["a", {"b": (1,)}], Color.RED):
+    plain: list[Any] = [None, "a", 1, 1.5, True, Decimal(1), date(2026, 1, 1), ["a", {"b": (1,)}], Color.RED]
+    for value in plain:
         assert is_plain(value), value
-    for value in (object(), [object()], {"a": object()}, Cat(name="tom"), Fish("tom")):
+    others: list[Any] = [object(), [object()], {"a": object()}, Cat(name="tom"), Fish("tom")]
+    for value in others:
         assert not is_plain(value), value
