@@ -65,8 +65,8 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The namespace without its ids, which change when a checkpoint is lost."""
-        return "|".join(part.split(":")[0] for part in self.checkpoint_ns.split("|"))
+        """The namespace without its ids, which change when a checkpoint is lost, and its counters of nested graphs."""
+        return "|".join(part.split(":")[0] for part in self.checkpoint_ns.split("|") if not part.isdigit())
 
     @property
     def checkpoint_id(self) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable._checkpoints.serialization import decode
+from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable.effects import _store
 from langgraph_durable.effects._attempt import EffectCall, describe
@@ -57,7 +58,8 @@ def _conflict(call: EffectCall, row: EffectRow) -> EffectConflictError:
     return EffectConflictError(
         f"{request.tool!r} is called{now}, but an earlier execution called it{before}: {describe(row)}, "
         f"{row.state}. {where} runs again and has not repeated that call, so this one may be the same. Compute the "
-        "arguments from the state alone, or give the effect a key= that is the same each time"
+        "arguments from the state alone, or give the effect a key= that is the same each time. If both are wanted, "
+        f"call saver.effects.acknowledge({format_ulid(row.effect_id)!r}) and run again"
     )
 
 

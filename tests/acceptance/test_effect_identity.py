@@ -851,3 +851,25 @@ async def test_executions_are_forgotten_with_their_tasks(
         await drive.invoke(graph, {"trail": []}, thread(str(number)))
     # The last callbacks of the runs may still be due.
     await await_until(lambda: gc.collect() >= 0 and len(_location._executions) <= before, "them to be freed")
+
+
+# --- places ---
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_ns", "path"),
+    [("", ""), ("tools:9c2", "tools"), ("agent:1f3|1|tools:9c2", "agent|tools"), ("1:1f3|2", "1")],
+)
+def test_a_path_has_neither_ids_nor_counters(checkpoint_ns: str, path: str) -> None:
+    """A retry of the outer node calls its nested graph under another counter."""
+    place = find_place(
+        {
+            "configurable": {
+                "__pregel_checkpointer": None,
+                "__pregel_task_id": "9c2",
+                "checkpoint_ns": checkpoint_ns,
+            }
+        }
+    )
+    assert place is not None
+    assert place.path == path
