@@ -9,6 +9,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -129,7 +131,7 @@ def find_tool_call(
     """
     if not tool_call_id:
         return None
-    for message in reversed(list(_messages_of(state))):
+    for message in _messages_of(state):
         same_id = [i for i, call in enumerate(message.tool_calls) if call["id"] == tool_call_id]
         if same_id:
             position, ordinal = _position(message, same_id, names, arguments, place)
@@ -179,15 +181,14 @@ def _fits(given: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
 
 
 def _messages_of(state: Any) -> Iterator[AIMessage]:
-    """Yield the model's messages in the lists of a state; those in `messages` come last."""
-    lists = [state] if isinstance(state, (list, tuple)) else _parts(state)
-    for value in lists:
+    """Yield the model's messages in the lists of a state, the last ones first; those in `messages` come first."""
+    for value in [state] if isinstance(state, (list, tuple)) else _parts(state):
         if isinstance(value, (list, tuple)):
-            yield from (message for message in value if isinstance(message, AIMessage))
+            yield from (part for part in reversed(value) if _kind_of(part) is _Kind.MODEL_MESSAGE)
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return the values of a mapping, or of an object's fields; `messages` comes last."""
+    """Return the values of a mapping, or of an object's fields, the last ones first; `messages` comes first."""
     if isinstance(value, Mapping):
         parts = dict(value)
     elif is_dataclass(value):  # it may have slots, and then no __dict__
@@ -195,7 +196,8 @@ def _parts(value: Any) -> list[Any]:
     else:
         slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
         parts = {name: getattr(value, name, None) for name in slots} | getattr(value, "__dict__", {})
-    return [parts[name] for name in sorted(parts, key=lambda name: name == _MESSAGES)]
+    names = list(parts)[::-1]
+    return [parts[name] for name in sorted(names, key=lambda name: name != _MESSAGES)]
 
 
 # --- whether a checkpoint has it ---
@@ -232,20 +234,42 @@ def _is_stored(place: Place, tool_call_id: str, message: AIMessage | None = None
 
 def _find_calls(value: Any, depth: int) -> Iterator[Any]:
     """Yield the model's messages in a value, and single tool calls in the form in which ToolNode takes them."""
-    is_call = isinstance(value, Mapping) and value.get("type") == "tool_call"
-    if is_call or isinstance(value, AIMessage):
-        yield value
-    elif not depth or isinstance(value, (str, bytes, int, float, BaseMessage)) or value is None:
+    kind = _kind_of(value)
+    if kind is _Kind.LEAF:
         return
-    elif isinstance(value, (list, tuple, deque)):
-        for part in reversed(value):
-            yield from _find_calls(part, depth - 1)
-    elif isinstance(value, (Mapping, BaseModel)) or is_dataclass(value) or _is_send(value):
-        for part in reversed(_parts(value)):
-            yield from _find_calls(part, depth - 1)
+    if kind is _Kind.MODEL_MESSAGE or (kind is _Kind.MAPPING and value.get("type") == "tool_call"):
+        yield value
+    elif depth:
+        for part in reversed(value) if kind is _Kind.LIST else _parts(value):
+            if _kind_of(part) is not _Kind.LEAF:
+                yield from _find_calls(part, depth - 1)
 
 
-def _is_send(value: Any) -> bool:
+class _Kind(Enum):
+    """What a type of values means in the search for the model's messages."""
+
+    MODEL_MESSAGE = 1
+    LIST = 2
+    MAPPING = 3
+    FIELDS = 4
+    LEAF = 5
+
+
+def _kind_of(value: Any) -> _Kind:
+    kind: Any = type(value)
+    return _kind_of_type(kind)
+
+
+@lru_cache(maxsize=1024)  # isinstance is slow for pydantic's classes, and there may be thousands of messages
+def _kind_of_type(kind: type) -> _Kind:
     from langgraph.types import Send
 
-    return isinstance(value, Send)
+    if issubclass(kind, AIMessage):
+        return _Kind.MODEL_MESSAGE
+    if issubclass(kind, (list, tuple, deque)):
+        return _Kind.LIST
+    if issubclass(kind, Mapping):
+        return _Kind.MAPPING
+    if not issubclass(kind, BaseMessage) and (issubclass(kind, (BaseModel, Send)) or is_dataclass(kind)):
+        return _Kind.FIELDS
+    return _Kind.LEAF
