@@ -101,23 +101,21 @@ async def test_an_argument_equal_to_its_default_counts_as_left_out(
             raise ConnectionError("refused by the provider")
         return world(text)
 
-    given: list[dict[str, Any]] = [{"text": "a"}, {"text": "a", "currency": "eur"}]
-    graphs = [tools_of(saver, [tool(decorate(act))], **node)]
-    for args in given:
+    graph = tools_of(saver, [tool(decorate(act))], **node)
+
+    async def ask(**args: Any) -> Any:
         message = AIMessage("", id="m", tool_calls=[ToolCall(name="act", args=args, id="1")])
-        if args == given[0]:
-            with pytest.raises(ConnectionError, match="refused"):
-                await drive.invoke(graphs[0], {"messages": [message]}, thread())
-        else:
-            await drive.invoke(graphs[0], {"messages": [message]}, thread())
+        return await drive.invoke(graph, {"messages": [message]}, thread())
+
+    with pytest.raises(ConnectionError, match="refused"):
+        await ask(text="a")
+    with pytest.raises(EffectConflictError):
+        await ask(text="a", currency="usd")
+    await ask(text="a", currency="eur")
     [record] = saver.effects.list()
     assert (record.state, record.attempts) == ("completed", 2)
     assert record.args == {"text": "a", "currency": "eur"}
-    other = AIMessage(
-        "", id="m", tool_calls=[ToolCall(name="act", args={"text": "a", "currency": "usd"}, id="1")]
-    )
-    with pytest.raises(EffectConflictError):
-        await drive.invoke(graphs[0], {"messages": [other]}, thread())
+    assert seen == ["eur", "eur"]
 
 
 # --- injected arguments ---
