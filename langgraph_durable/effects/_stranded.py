@@ -13,7 +13,7 @@ from typing import Any
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from langgraph_durable._checkpoints.serialization import decode
+from langgraph_durable._checkpoints.codec import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable.effects import _store
