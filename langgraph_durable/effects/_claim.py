@@ -31,6 +31,7 @@ from langgraph_durable.effects._location import sorted_by_depth
 from langgraph_durable.effects._results import is_fork, replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
+from langgraph_durable.effects._stranded import require_none_stranded
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import (
     EffectAbandonedError,
@@ -95,6 +96,8 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
         and call.policy.on_fork not in ("new", "ask")
     ):
         return await replay(call, known)
+    if known is None:
+        await require_none_stranded(call)
     await _await_checkpoints(call)
     lost = 0
     while True:
@@ -299,7 +302,7 @@ async def _await_checkpoints(call: EffectCall) -> None:
     Without it, a crash would lose the message that names the effect, and the model would ask for the effect anew.
     """
     place = call.place
-    if place is None or call.named:
+    if place is None or call.named or call.request.outer_id is not None:
         return
     if place.durability == "exit":
         raise EffectError(

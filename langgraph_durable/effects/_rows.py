@@ -149,6 +149,8 @@ class EffectRequest:
     run_id: str | None = None
     message_id: str | None = None
     tool_call_id: str | None = None
+    outer_id: uuid.UUID | None = None
+    """The effect whose body called this one, if that identifies it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
         "run_id": request.run_id,
         "message_id": request.message_id,
         "tool_call_id": request.tool_call_id,
+        "outer_id": request.outer_id,
         "tool": request.tool,
         "scope": request.scope,
         "input_hash": request.input_hash,
@@ -214,6 +215,23 @@ async def find_completed(db: Database, request: EffectRequest) -> EffectRow | No
     """Find an effect that was completed: all that a replay needs, for one read by key."""
     rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": _scope_thread(request), "key": request.key})
     return _effect(rows[0]) if rows else None
+
+
+async def list_stranded(db: Database, request: EffectRequest) -> list[EffectRow]:
+    """List effects that an earlier execution of a task made, with other arguments than a call that is new.
+
+    Round trips: 1.
+    """
+    params = {
+        "scope_thread": _scope_thread(request),
+        "key": request.key,
+        "thread_id": request.thread_id,
+        "task_id": request.task_id,
+        "outer_id": request.outer_id,
+        "tool": request.tool,
+        "input_hash": request.input_hash,
+    }
+    return [_effect(row) for row in await db.fetch(sql.LIST_STRANDED, params)]
 
 
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:

@@ -17,7 +17,16 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects._attempt import Attempt
 from langgraph_durable.effects._executor import EffectExecutor, Invocation, is_effect
-from langgraph_durable.effects._location import find_place, find_tool_call
+from langgraph_durable.effects._identity import find_tool_call
+from langgraph_durable.effects._keys import is_plain
+from langgraph_durable.effects._location import find_place
+from langgraph_durable.effects._parameters import (
+    Arguments,
+    Source,
+    leave_out,
+    tool_defaults,
+    tool_sources,
+)
 from langgraph_durable.effects._results import mark
 from langgraph_durable.effects.policy import IDEMPOTENT, READ_ONLY, EffectPolicy
 from langgraph_durable.errors import EffectError, InvalidConfigError
@@ -173,6 +182,7 @@ class _GuardedTool:
         self._attempt: Attempt | None = None
         self.tool = copy.copy(request.tool)
         self._model_arguments = _model_arguments(self.tool)
+        self._sources = tool_sources(self.tool, bodies.values())
         for name, body in bodies.items():
             # Tools that are classes have no pydantic fields of these names, so setattr would refuse them.
             object.__setattr__(self.tool, name, self._effect(name, body))
@@ -216,20 +226,22 @@ class _GuardedTool:
         return value
 
     def _invocation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation:
-        request = self._request
-        requested = request.tool_call
+        requested, sources = self._request.tool_call, self._sources
         # Arguments in the schema as validated; arguments that the schema lets pass unnamed as the model gave them.
-        given = {name: value for name, value in requested["args"].items() if name in kwargs}
-        arguments = given | {name: value for name, value in kwargs.items() if name in self._model_arguments}
+        recorded = {n: v for n, v in requested["args"].items() if n in kwargs and n not in sources}
+        recorded |= {name: value for name, value in kwargs.items() if name in self._model_arguments}
+        for name, value in kwargs.items():
+            if sources.get(name) is Source.VALUE and is_plain(value):
+                recorded[name] = value
         if args:
-            arguments["args"] = list(args)
-        place = find_place(request.runtime.config)
-        tool_call = None
+            recorded["args"] = list(args)
+        arguments = Arguments(recorded, leave_out(recorded, tool_defaults(self.tool)))
+        place = find_place(self._request.runtime.config)
+        tool_call, name = None, requested["name"]
         if place is not None:
-            tool_call = find_tool_call(
-                request.state, requested["id"], requested["name"], requested["args"], place
-            )
-        return Invocation(self.tool.name, self._policy, arguments, place, tool_call)
+            given = Arguments(requested["args"], requested["args"])
+            tool_call = find_tool_call(self._request.state, requested["id"], lambda: (name,), given, place)
+        return Invocation(name, self._policy, arguments, place, tool_call)
 
     def mark_replay(self, result: Any) -> Any:
         """Return a result, with a mark on its message if the call was replayed."""

@@ -485,7 +485,7 @@ async def test_a_tool_with_effect_is_not_wrapped_again(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind
 ) -> None:
     @tool
-    @effect(name="its own name")
+    @effect(name="its own name", key="k")
     def act(text: str) -> str:
         """Do it."""
         return world(text)

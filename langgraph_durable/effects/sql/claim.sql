@@ -1,7 +1,7 @@
 -- Claim an effect, or return why it cannot be claimed.
 --
 -- Parameters: effect_id (the new effect's id, and the id of this claim), scope_thread, key, vendor_seed, thread_id,
--- checkpoint_ns, checkpoint_id, task_id, run_id, message_id, tool_call_id, tool, scope, input_hash, input_type, input,
+-- checkpoint_ns, checkpoint_id, task_id, run_id, message_id, tool_call_id, outer_id, tool, scope, input_hash, input_type, input,
 -- state ('claimed' or 'issued'), actor, reason, lease, check_duplicates, resumes (whether a body that waited for a
 -- human after it was issued may run again).
 --
@@ -37,11 +37,11 @@ WITH existing AS MATERIALIZED (
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
         effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id, message_id,
-        tool_call_id, tool, scope, input_hash, input_type, input, state, owner, lease_until
+        tool_call_id, outer_id, tool, scope, input_hash, input_type, input, state, owner, lease_until
     )
     SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, %(vendor_seed)s::bytea, %(thread_id)s::text,
         %(checkpoint_ns)s::text, %(checkpoint_id)s::text, %(task_id)s::text, %(run_id)s::text, %(message_id)s::text,
-        %(tool_call_id)s::text, %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text,
+        %(tool_call_id)s::text, %(outer_id)s::uuid, %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text,
         %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
     WHERE NOT EXISTS (
         SELECT FROM existing WHERE input_hash <> %(input_hash)s::bytea
