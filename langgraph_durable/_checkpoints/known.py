@@ -3,8 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from contextlib import suppress
+
+from langchain_core.runnables import RunnableConfig
 
 _GENERATION = 4096
+
+# LangGraph's names in the configurable part of a nested graph's config.
+_RUNTIME = "__pregel_runtime"
+_SEND = "__pregel_send"
+
+
+class NestedAttempts:
+    """Which nested graphs were begun by a retry of their node: each retry begins them afresh, in a new namespace.
+
+    An entry lives as long as the retry, whose config a nested graph has when it looks for its last checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[str, str], int] = {}
+
+    def note(self, config: RunnableConfig) -> None:
+        """Remember the attempt that a nested graph is begun by, if it is not the first."""
+        configurable = config.get("configurable") or {}
+        execution = getattr(configurable.get(_RUNTIME), "execution_info", None)
+        attempt = getattr(execution, "node_attempt", 1)
+        if attempt <= 1:
+            return
+        key = (str(configurable.get("thread_id", "")), configurable.get("checkpoint_ns") or "")
+        self._attempts[key] = attempt
+        with suppress(TypeError):  # without it, the entry stays
+            weakref.finalize(configurable.get(_SEND), self._attempts.pop, key, None).atexit = False
+
+    def of(self, thread_id: str) -> dict[str, int]:
+        """Return the nested graphs of a thread that retries began: namespace -> attempt."""
+        return {ns: attempt for (thread, ns), attempt in list(self._attempts.items()) if thread == thread_id}
 
 
 class KnownCheckpoints:
@@ -18,6 +52,7 @@ class KnownCheckpoints:
         self._newer: dict[tuple[str, str, str], None] = {}
         self.in_flight: dict[tuple[str, str], asyncio.AbstractEventLoop] = {}
         """(thread, namespace) -> the event loop that is putting one of its checkpoints."""
+        self.attempts = NestedAttempts()
 
     def add(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> None:
         """Remember a stored checkpoint."""

@@ -52,6 +52,7 @@ async def get_tuple(
     db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
 ) -> CheckpointTuple | None:
     """Fetch and decode a checkpoint; see DurableSaver.get_tuple."""
+    known.attempts.note(config)
     stored = await get_checkpoint(db, checkpoint_ref(config), codec, or_ancestor=True)
     if stored is None:
         return None

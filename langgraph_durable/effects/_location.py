@@ -6,6 +6,7 @@ docs/effects.md, "Identity of a call", says which ids survive a crash, a resume 
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +70,16 @@ class Place:
     def checkpoint_id(self) -> str | None:
         """The checkpoint that the task belongs to."""
         return self.checkpoints.get(parent_ns(self.checkpoint_ns))
+
+    @property
+    def checkpoints_json(self) -> str:
+        """The checkpoints of the graphs that lead here, as JSON: namespace -> checkpoint id.
+
+        LangGraph's map has an entry for each enclosing task too. It names the checkpoint of the graph that runs the
+        task a second time, under a namespace in which it is not stored.
+        """
+        graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(self.checkpoints))}
+        return json.dumps({ns: checkpoint_id for checkpoint_id, ns in graphs.items()})
 
 
 def parent_ns(task_ns: str) -> str:
