@@ -12,9 +12,9 @@ WITH taken AS (
     RETURNING *
 ), e AS (
     INSERT INTO {schema}.effects (
-        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, checkpoints, task_id, run_id,
-        message_id, tool_call_id, outer_id, tool, scope, input_hash, input_type, input, state, generation, attempts,
-        owner, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash, source, error,
+        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, checkpoints, task_id,
+        run_id, message_id, tool_call_id, outer_id, tool, scope, input_hash, input_type, input, state, generation,
+        attempts, owner, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash, source, error,
         origin, expired_at
     )
     SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, t.vendor_seed, %(thread_id)s::text,

@@ -52,13 +52,15 @@ WITH existing AS MATERIALIZED (
     LIMIT 1
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
-        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, checkpoints, task_id, run_id,
-        message_id, tool_call_id, outer_id, tool, scope, input_hash, input_type, input, state, owner, lease_until
+        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, checkpoints, task_id,
+        run_id, message_id, tool_call_id, outer_id, tool, scope, input_hash, input_type, input, state,
+        owner, lease_until
     )
     SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, %(vendor_seed)s::bytea, %(thread_id)s::text,
         %(checkpoint_ns)s::text, %(checkpoint_id)s::text, %(checkpoints)s::jsonb, %(task_id)s::text, %(run_id)s::text,
-        %(message_id)s::text, %(tool_call_id)s::text, %(outer_id)s::uuid, %(tool)s::text, %(scope)s::text, %(input_hash)s::bytea, %(input_type)s::text,
-        %(input)s::bytea, %(state)s::text, %(actor)s::text, now() + %(lease)s::interval
+        %(message_id)s::text, %(tool_call_id)s::text, %(outer_id)s::uuid, %(tool)s::text, %(scope)s::text,
+        %(input_hash)s::bytea, %(input_type)s::text, %(input)s::bytea, %(state)s::text,
+        %(actor)s::text, now() + %(lease)s::interval
     WHERE NOT EXISTS (
         SELECT FROM existing WHERE input_hash <> %(input_hash)s::bytea
         OR state IN ('completed', 'issued', 'unknown', 'abandoned') OR state = 'claimed' AND lease_until >= now()

@@ -3,11 +3,10 @@
 -- Python has checked that the transition exists (TRANSITIONS).
 --
 -- Parameters: effect_id, to, from (text[]), fence (NULL: any), expired (only if the lease has ended), new_owner
--- (1: the mover takes the effect over, which raises the fence; else 0), lease, task_id, run_id, checkpoint_ns, checkpoint_id,
--- checkpoints (all NULL: unchanged), source, error,
--- result_type, result, large (the result, if it goes to effect_results), result_lost, output_hash, claim_id (NULL:
--- unchanged), keeps_key, notes (JSON array of objects with kind, task_id, fence, token; NULL: none), added (their
--- number), actor, reason.
+-- (1: the mover takes the effect over, which raises the fence; else 0), lease, task_id, run_id, checkpoint_ns,
+-- checkpoint_id, checkpoints (these five NULL: unchanged), source, error, result_type, result, large (the result, if it
+-- goes to effect_results), result_lost, output_hash, claim_id (NULL: unchanged), keeps_key, notes (JSON array of
+-- objects with kind, task_id, fence, token; NULL: none), added (their number), actor, reason.
 --
 -- Columns: those of an EffectRow, after the move, but with the notes from before it. No row: the effect was not moved.
 WITH e AS (
