@@ -12,13 +12,13 @@ from datetime import timedelta
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.times import OutOfRange
-from langgraph_durable.effects import _lineage, _questions
+from langgraph_durable.effects import _lineage, _questions, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._keys import digest
 from langgraph_durable.effects._lineage import Related
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._results import replay
-from langgraph_durable.effects._rows import EffectRow, Relation
+from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Relation
 from langgraph_durable.errors import EffectDuplicateError, EffectForkedError
 
 _SAME_CALL = (Relation.UNDELIVERED, Relation.FORK, Relation.GONE)
@@ -104,6 +104,21 @@ async def adopt(call: EffectCall, row: EffectRow) -> Attempt | None:
     reason = f"is effect {format_ulid(row.effect_id)}, requested twice"
     adopted = await _lineage.adopt(call, row, owner(), reason)
     return await replay(call, adopted) if adopted is not None else None
+
+
+async def adopt_duplicate(call: EffectCall, row: EffectRow) -> Attempt | None:
+    """Record that the call's effect is a possible duplicate that took place, unless on_fork says otherwise.
+
+    An effect whose outcome was unknown is the same call's even if its step was delivered: the model was told an error.
+    """
+    if call.policy.on_fork != "replay" and call.place is not None:
+        related = await _lineage.find_candidates(call, call.place)
+        is_fork = any(r.row.effect_id == row.effect_id and r.relation is Relation.FORK for r in related)
+        if is_fork and await _wants_new_on_fork(call, row):
+            note = Note(NoteKind.FORK.value, call.place.task_id, 0, "new")
+            await _store.add_notes(call.db, row.effect_id, [note])
+            return None
+    return await adopt(call, row)
 
 
 async def wants_new_if_old(call: EffectCall, row: EffectRow) -> bool:

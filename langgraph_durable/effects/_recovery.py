@@ -12,7 +12,7 @@ from langgraph_durable._postgres.times import OutOfRange
 from langgraph_durable.effects import _questions, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._encoding import record_of
-from langgraph_durable.effects._matching import adopt, wants_new_if_old
+from langgraph_durable.effects._matching import adopt_duplicate, wants_new_if_old
 from langgraph_durable.effects._rows import EffectRow, Outcome, Transition
 from langgraph_durable.effects._run import Decision, resolve
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened, Undetermined
@@ -85,7 +85,7 @@ async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float) -> 
         now = await _store.get_effect(call.db, row.effect_id)
     if now is None or now.state != "completed":
         return None
-    return await call.db.finish(adopt(call, now))
+    return await call.db.finish(adopt_duplicate(call, now))
 
 
 # --- verification ---

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
+import os
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, RetryPolicy, Send, StateUpdate
 from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, effect
+from langgraph_durable import DurableSaver, Happened, NotHappened, current_effect, effect
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.statement import Statement
+from langgraph_durable.effects import EffectRecord
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.errors import EffectConflictError, EffectDuplicateError, EffectForkedError
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind, told
+from tests.acceptance.effect_workers import context
 from tests.acceptance.graphs import Graph
-from tests.effects import SCHEMA
+from tests.effects import SCHEMA, age
 
 pytestmark = pytest.mark.context
 
@@ -69,7 +76,7 @@ def charge(drive: Drive, world: World, **policy: Any) -> Callable[[str], Awaitab
     return call
 
 
-def node(drive: Drive, body: Callable[[Any], Awaitable[dict[str, Any]]]) -> Callable[[Any], Any]:
+def node(drive: Drive, body: Callable[[Any], Awaitable[dict[str, Any]]]) -> Any:
     """Return a node for sync or async graphs."""
     if drive.asynchronous:
 
@@ -80,7 +87,7 @@ def node(drive: Drive, body: Callable[[Any], Awaitable[dict[str, Any]]]) -> Call
 
     def run(state: Any) -> dict[str, Any]:
         try:
-            body(state).__await__().send(None)  # type: ignore[attr-defined]
+            body(state).__await__().send(None)
         except StopIteration as stop:
             result: dict[str, Any] = stop.value
             return result
@@ -764,3 +771,164 @@ async def test_many_equal_calls_send_equally_many_statements(
     assert world.done == ["ops"] * 300
     assert set(counts[:10]) == {3}
     assert set(counts[10:]) <= {3, 5}
+
+
+# --- processes that die ---
+
+
+class Ledger:
+    """What really happened, in a file that outlives the processes: an idempotency key and a text in each line."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @property
+    def lines(self) -> list[str]:
+        try:
+            return Path(self.path).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    @property
+    def texts(self) -> list[str]:
+        return [line.split()[1] for line in self.lines]
+
+    def pay(self, text: str) -> str:
+        with Path(self.path).open("a") as file:
+            file.write(f"{current_effect().idempotency_key} {text}\n")
+        return f"paid {text}"
+
+    def verify(self, record: EffectRecord) -> Happened | NotHappened:
+        found = [line for line in self.lines if line.startswith(record.idempotency_key)]
+        return Happened(f"paid {found[0].split()[1]}") if found else NotHappened()
+
+
+def sending_with_ledger(
+    saver: DurableSaver, drive: Drive, ledger: Ledger, texts: list[str], kill_after: int
+) -> Graph:
+    """Return a graph that sends one message several times, and whose process dies after so many payments."""
+
+    def pay(text: str) -> str:
+        return ledger.pay(text)
+
+    inner = ToolNode([made(drive, pay, verify=ledger.verify)], handle_tool_errors=False)
+
+    async def tools(state: Any) -> dict[str, Any]:
+        result: dict[str, Any] = await inner.ainvoke(state) if drive.asynchronous else inner.invoke(state)
+        if kill_after and len(ledger.lines) >= kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    def fan(state: MessagesState) -> list[Send]:
+        sent = (calls(("pay", text, "1")).model_copy(update={"id": "one"}) for text in texts)
+        return [Send("tools", {"messages": [message]}) for message in sent]
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("start", lambda state: {})
+    builder.add_node("tools", node(drive, tools))
+    builder.add_edge(START, "start")
+    builder.add_conditional_edges("start", fan, ["tools"])
+    return builder.compile(checkpointer=saver)
+
+
+def agent_with_ledger(saver: DurableSaver, drive: Drive, ledger: Ledger, *, dies: bool) -> Graph:
+    """Return an agent whose process dies in the step of its tools, when one of them has paid."""
+
+    def pay(text: str) -> str:
+        return ledger.pay(text)
+
+    async def tools(state: Any) -> dict[str, Any]:
+        result: dict[str, Any] = await inner.ainvoke(state) if drive.asynchronous else inner.invoke(state)
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        answered = isinstance(state["messages"][-1], ToolMessage)
+        message = AIMessage("done") if answered else calls(("pay", "coffee", "1"))
+        return {"messages": [message.model_copy(update={"id": None})]}
+
+    inner = ToolNode([made(drive, pay, verify=ledger.verify)], handle_tool_errors=False)
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("tools", node(drive, tools))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", tools_condition)
+    builder.add_edge("tools", "model")
+    return builder.compile(checkpointer=saver)
+
+
+def run_sends(conninfo: str, drive: Drive, path: str, texts: list[str]) -> None:
+    with DurableSaver.from_conn_string(conninfo) as saver:
+        graph = sending_with_ledger(saver, drive, Ledger(path), texts, kill_after=2)
+        asyncio.run(drive.invoke(graph, GIVEN, thread()))
+
+
+def run_agent(conninfo: str, drive: Drive, path: str) -> None:
+    with DurableSaver.from_conn_string(conninfo) as saver:
+        asyncio.run(drive.invoke(agent_with_ledger(saver, drive, Ledger(path), dies=True), GIVEN, thread()))
+
+
+def killed(target: Callable[..., None], *args: Any) -> None:
+    process = context.Process(target=target, args=args)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("texts", [["ann", "bob", "eve"], ["same", "same", "same"]])
+async def test_the_sends_of_a_message_survive_a_kill(
+    saver: DurableSaver, conninfo: str, drive: Drive, tmp_path: Path, texts: list[str]
+) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    killed(run_sends, conninfo, drive, ledger.path, texts)
+    age(conninfo)
+    graph = sending_with_ledger(saver, drive, ledger, texts, kill_after=0)
+    result = await drive.invoke(graph, None, thread())
+    assert sorted(ledger.texts) == sorted(texts)
+    assert sorted(told(result)) == sorted(f"paid {text}" for text in texts)
+
+
+async def test_a_new_message_after_a_kill_finds_what_was_paid(
+    saver: DurableSaver, conninfo: str, drive: Drive, tmp_path: Path
+) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    killed(run_agent, conninfo, drive, ledger.path)
+    age(conninfo)
+    graph = agent_with_ledger(saver, drive, ledger, dies=False)
+    result = await drive.invoke(graph, {"messages": [HumanMessage("well?")]}, thread())
+    assert ledger.texts == ["coffee"]
+    assert told(result) == ["paid coffee"]
+    await drive.invoke(graph, {"messages": [HumanMessage("another one")]}, thread())
+    assert ledger.texts == ["coffee", "coffee"]
+
+
+# --- calls that race ---
+
+
+async def test_two_forks_that_race_for_one_outcome_make_one_new_effect(
+    saver: DurableSaver, conninfo: str, world: World
+) -> None:
+    """Two tasks of one fork want an outcome each, and there is one."""
+    drive = Drive(asynchronous=False)
+    wanted = [1]
+    pay = charge(drive, world)
+    barrier = threading.Barrier(4)
+
+    async def tools(state: Any) -> dict[str, Any]:
+        if wanted[0] > 1:
+            barrier.wait(20)
+        return {"out": [await pay("same")]}
+
+    builder = StateGraph(State)
+    builder.add_node("start", lambda state: {})
+    builder.add_node("tools", node(drive, tools))
+    builder.add_edge(START, "start")
+    builder.add_conditional_edges("start", lambda s: [Send("tools", {})] * wanted[0], ["tools"])
+    graph = builder.compile(checkpointer=saver)
+    await drive.invoke(graph, {"out": []}, thread())
+    wanted[0] = 4
+    before = [s for s in await drive.history(graph, thread()) if s.next == ("start",)][-1]
+    result = await drive.invoke(graph, None, before.config)
+    assert world.done == ["same"] * 4
+    assert len(result["out"]) == 4
