@@ -109,7 +109,7 @@ async def adopt(call: EffectCall, row: EffectRow) -> Attempt | None:
 async def adopt_duplicate(call: EffectCall, row: EffectRow) -> Attempt | None:
     """Record that the call's effect is a possible duplicate that took place, unless on_fork says otherwise.
 
-    An effect whose outcome was unknown is the same call's even if its step was delivered: the model was told an error.
+    An effect whose outcome was unknown is the same call's even if its step was delivered: the model received an error.
     """
     if call.policy.on_fork != "replay" and call.place is not None:
         related = await _lineage.find_candidates(call, call.place)
@@ -125,7 +125,7 @@ async def wants_new_if_old(call: EffectCall, row: EffectRow) -> bool:
     """Return whether the call is another one than a possible duplicate that was attempted long ago.
 
     Raises:
-        EffectDuplicateError: Nobody can be asked.
+        EffectDuplicateError: The policy lets no human decide.
     """
     if not _is_old(call, row):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import operator
 import os
 import signal
@@ -24,6 +25,7 @@ from typing_extensions import TypedDict
 from langgraph_durable import DurableSaver, Happened, NotHappened, current_effect, effect
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.statement import Statement
+from langgraph_durable.cli.main import main
 from langgraph_durable.effects import EffectRecord
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.errors import EffectConflictError, EffectDuplicateError, EffectForkedError
@@ -44,7 +46,7 @@ class State(TypedDict, total=False):
 
 
 class Faults:
-    """Raises a ConnectionError as often as it was told to."""
+    """Raises a ConnectionError a number of times."""
 
     def __init__(self, count: int = 0) -> None:
         self.left = count
@@ -192,6 +194,31 @@ async def test_a_human_decides_about_a_plain_node_on_a_fork(
     result = await drive.invoke(graph, Command(resume=answer), thread())
     assert world.done == ["once"] * done
     assert result["out"][-1] == "did once"
+
+
+async def test_an_unknown_effect_on_a_fork_is_resolved_first(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    world.trouble = [TimeoutError("no answer")]
+    graph = paying(saver, drive, world, Faults(), on_fork="new", verify=lambda record: Happened("verified"))
+    with pytest.raises(TimeoutError):
+        await drive.invoke(graph, {"out": []}, thread())
+    result = await by_update(drive, graph)
+    assert world.done == ["once", "once"]
+    assert result["out"][-1] == "did once"
+    assert [record.state for record in saver.effects.list()] == ["completed", "completed"]
+
+
+async def test_the_source_of_a_checkpoint_is_known_whatever_is_indexed(
+    conninfo: str, drive: Drive, world: World
+) -> None:
+    async with DurableSaver.from_conn_string(conninfo, indexed_metadata=["customer"]) as saver:
+        graph = paying(saver, drive, world, Faults(1))
+        await fail(drive, graph)
+        await drive.invoke(graph, {"out": []}, thread())
+        assert world.done == ["once"]
+        await drive.invoke(graph, {"out": []}, thread())
+        assert world.done == ["once", "once"]
 
 
 async def test_each_outcome_is_given_to_a_fork_once(saver: DurableSaver, drive: Drive, world: World) -> None:
@@ -514,6 +541,20 @@ async def test_an_old_outcome_is_not_given_silently(
     assert (event.actor, event.reason) == ("ann", "acknowledged: it was Monday's")
 
 
+def test_the_command_line_acknowledges(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saver.effects.run("charge", key="k", body=lambda: "charged")
+    [record] = saver.effects.list()
+    arguments = ["effects", "acknowledge", record.effect_id, "--note", "refunded", "--actor", "ann"]
+    assert main([*arguments, "--database", conninfo]) == 0
+    assert "is acknowledged" in capsys.readouterr().out
+    assert saver.effects.history(record.effect_id)[-1].reason == "acknowledged: refunded"
+    assert [e.phase for e in saver.timeline("thread") if e.phase == "tool_acknowledged"] == []
+    unknown = ["effects", "acknowledge", "0" * 26, "--database", conninfo]
+    assert main(unknown) != 0
+
+
 async def test_a_longer_window_gives_an_old_outcome(
     saver: DurableSaver, drive: Drive, world: World, conninfo: str
 ) -> None:
@@ -551,7 +592,9 @@ async def test_a_human_decides_about_an_old_unknown_effect(
 # --- nodes that are tried again ---
 
 
-def nested(drive: Drive, world: World, faults: Faults, *, inside: bool = True) -> Graph:
+def nested(
+    drive: Drive, world: World, faults: Faults, *, inside: bool = True, checkpointer: bool | None = None
+) -> Graph:
     """Return a subgraph that charges; a step after that may fail."""
     pay = charge(drive, world)
 
@@ -568,7 +611,7 @@ def nested(drive: Drive, world: World, faults: Faults, *, inside: bool = True) -
     builder.add_node("later", later)
     builder.add_edge(START, "paid")
     builder.add_edge("paid", "later")
-    return builder.compile()
+    return builder.compile(checkpointer=checkpointer)
 
 
 async def invoked(drive: Drive, graph: Graph) -> dict[str, Any]:
@@ -598,6 +641,19 @@ async def test_a_retried_subgraph_finds_what_its_first_try_did(
     assert result["out"] == ["did once", "later"]
 
 
+async def test_a_subgraph_with_a_namespace_for_all_its_calls_finds_what_its_first_try_did(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    builder = StateGraph(State)
+    builder.add_node("outer", nested(drive, world, Faults(1), checkpointer=True), retry_policy=RETRY)
+    builder.add_edge(START, "outer")
+    graph = builder.compile(checkpointer=saver)
+    await drive.invoke(graph, {"out": []}, thread())
+    assert world.done == ["once"]
+    await drive.invoke(graph, {"out": []}, thread())
+    assert world.done == ["once", "once"]
+
+
 @pytest.mark.parametrize("failures", [1, 2])
 async def test_a_retried_node_finds_what_the_subgraph_that_it_called_did(
     saver: DurableSaver, drive: Drive, world: World, failures: int
@@ -614,6 +670,8 @@ async def test_a_retried_node_finds_what_the_subgraph_that_it_called_did(
     graph = around(saver, drive, outer, retry_policy=RETRY)
     await drive.invoke(graph, {"out": []}, thread())
     assert world.done == ["once"]
+    gc.collect()
+    assert saver.durable_context.known.attempts.of("thread") == {}
 
 
 async def test_a_loop_around_a_subgraph_finds_what_its_first_try_did(

@@ -51,7 +51,7 @@ WITH taken AS MATERIALIZED (
     )
     SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, checkpoints,
         task_id, run_id, message_id, tool_call_id,
-        -- An outer effect with a key of its own belongs to no thread, and is not copied.
+        -- An outer effect for all threads is not copied.
         coalesce((SELECT o.new_id FROM effect o WHERE o.effect_id = effect.outer_id), outer_id),
         tool, scope, input_hash, input_type, input, new_state, state, generation,
         attempts, keeps_key, note_count, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost,
