@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass
 
 from langchain_core.runnables import RunnableConfig
 
@@ -15,6 +16,11 @@ _RUNTIME = "__pregel_runtime"
 _SEND = "__pregel_send"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Retry:
+    attempt: int
+
+
 class NestedAttempts:
     """Which nested graphs were begun by a retry of their node: each retry begins them afresh, in a new namespace.
 
@@ -22,23 +28,31 @@ class NestedAttempts:
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[tuple[str, str], int] = {}
+        self._attempts: dict[tuple[str, str], _Retry] = {}
 
     def note(self, config: RunnableConfig) -> None:
         """Remember the attempt that a nested graph is begun by, if it is not the first."""
         configurable = config.get("configurable") or {}
         execution = getattr(configurable.get(_RUNTIME), "execution_info", None)
         attempt = getattr(execution, "node_attempt", 1)
-        if attempt <= 1:
+        if attempt <= 1 and not self._attempts:
             return
         key = (str(configurable.get("thread_id", "")), configurable.get("checkpoint_ns") or "")
-        self._attempts[key] = attempt
-        with suppress(TypeError):  # without it, the entry stays
-            weakref.finalize(configurable.get(_SEND), self._attempts.pop, key, None).atexit = False
+        self._attempts.pop(key, None)  # the same node may run again, in another run
+        if attempt <= 1:
+            return
+        retry = self._attempts[key] = _Retry(attempt)
+        with suppress(TypeError):  # without it, the entry stays until the node runs again
+            weakref.finalize(configurable.get(_SEND), self._forget, key, retry).atexit = False
+
+    def _forget(self, key: tuple[str, str], retry: _Retry) -> None:
+        if self._attempts.get(key) is retry:
+            del self._attempts[key]
 
     def of(self, thread_id: str) -> dict[str, int]:
         """Return the nested graphs of a thread that retries began: namespace -> attempt."""
-        return {ns: attempt for (thread, ns), attempt in list(self._attempts.items()) if thread == thread_id}
+        retries = list(self._attempts.items())
+        return {ns: retry.attempt for (thread, ns), retry in retries if thread == thread_id}
 
 
 class KnownCheckpoints:

@@ -92,8 +92,8 @@ class EffectPolicy:
         on_fork: What another branch of the thread's history gets when it comes to a completed effect: its outcome
             ("replay"), a separate effect ("new"), a human's decision ("ask"), or EffectForkedError ("raise"). Running
             again from an old checkpoint creates a branch too.
-        on_undelivered: What a call gets that asks for what an equal call did before, in a step that was dropped, so that
-            no state has its result: that outcome, once ("replay"), a separate effect ("new"), a human's decision
+        on_undelivered: What a call gets that asks for what an equal call did before, in a step that was dropped, and
+            whose result no state has: that outcome, once ("replay"), a separate effect ("new"), a human's decision
             ("ask"), or EffectDuplicateError ("raise").
         duplicate_window: How long ago an attempt may be for its outcome to be given to an equal call without asking.
             An older one is asked about, or raises EffectDuplicateError. None: any time.
