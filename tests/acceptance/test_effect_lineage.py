@@ -694,6 +694,32 @@ async def test_a_loop_around_a_subgraph_finds_what_its_first_try_did(
     assert world.done == ["once"]
 
 
+async def test_a_later_step_finds_what_a_subgraph_did_before_it_failed(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """The node reports the error, and its state has nothing of what the subgraph did."""
+    subgraph = nested(drive, world, Faults(1))
+
+    async def outer(state: State) -> dict[str, Any]:
+        try:
+            return await invoked(drive, subgraph)
+        except ConnectionError:
+            return {"out": ["failed"]}
+
+    builder = StateGraph(State)
+    builder.add_node("outer", node(drive, outer))
+    builder.add_edge(START, "outer")
+    builder.add_conditional_edges(
+        "outer", lambda state: "outer" if state["out"][-1] == "failed" else "__end__", ["outer", "__end__"]
+    )
+    graph = builder.compile(checkpointer=saver)
+    result = await drive.invoke(graph, {"out": []}, thread())
+    assert result["out"] == ["failed", "did once", "later"]
+    assert world.done == ["once"]
+    await drive.invoke(graph, {"out": []}, thread())
+    assert world.done == ["once", "once"]
+
+
 async def test_a_subgraph_that_is_called_twice_has_two_effects(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
@@ -783,7 +809,7 @@ async def test_what_a_prune_removed_is_no_candidate(saver: DurableSaver, drive: 
     assert world.done == ["once", "once"]
 
 
-async def test_deliveries_survive_a_deleted_thread_in_no_row(
+async def test_a_deleted_thread_leaves_no_deliveries(
     saver: DurableSaver, drive: Drive, world: World, conninfo: str
 ) -> None:
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
@@ -990,7 +1016,7 @@ async def test_a_new_message_after_a_kill_finds_what_was_paid(
 # --- calls that race ---
 
 
-async def test_two_forks_that_race_for_one_outcome_make_one_new_effect(
+async def test_tasks_that_race_for_one_outcome_get_it_once(
     saver: DurableSaver, conninfo: str, world: World
 ) -> None:
     """Two tasks of one fork want an outcome each, and there is one."""

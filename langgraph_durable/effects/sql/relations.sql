@@ -72,11 +72,13 @@ cut AS MATERIALIZED (
 judged AS (
     SELECT m.effect_id, CASE
         WHEN m.task_id = %(task_id)s::text THEN 'own'
-        WHEN m.theirs = m.mine AND m.their_task = m.my_task AND (
-            coalesce((%(attempts)s::jsonb ->> m.their_graph)::int, 1)
+        WHEN m.theirs = m.mine AND m.their_task = m.my_task
+            AND coalesce((%(attempts)s::jsonb ->> m.their_graph)::int, 1)
                 < coalesce((%(attempts)s::jsonb ->> m.my_graph)::int, 1)
-            -- A nested graph that failed gave its node nothing, even if the node itself called it again.
-            OR EXISTS (
+        THEN 'undelivered'
+        -- A nested graph that failed gave its node nothing, even if the node caught the error and went on.
+        WHEN (m.theirs = m.mine AND m.their_task = m.my_task OR step.metadata_index ->> 'source' = 'loop')
+            AND m.their_graph IS NOT NULL AND EXISTS (
                 SELECT FROM (
                     SELECT checkpoint_id FROM {schema}.checkpoints
                     WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = m.their_graph AND ulid IS NOT NULL
@@ -85,7 +87,7 @@ judged AS (
                     AND w.checkpoint_ns = m.their_graph AND w.checkpoint_id = last.checkpoint_id
                 WHERE w.channel = '__error__'
             )
-        ) THEN 'undelivered'
+        THEN 'undelivered'
         WHEN m.theirs = m.mine THEN 'sibling'
         WHEN step.parent IS NOT NULL THEN CASE step.metadata_index ->> 'source'
             WHEN 'loop' THEN 'delivered'
