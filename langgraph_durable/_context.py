@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from langgraph_durable._checkpoints.refs import KnownCheckpoints
+from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._metrics import Metrics, MetricSources
 from langgraph_durable._postgres.database import DatabaseSettings, SchemaCheck
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase

@@ -19,6 +19,7 @@
     │   ├── EffectUnknownError      an earlier attempt has an unknown outcome and needs a decision
     │   ├── EffectUnresolvedError   a thread with unresolved effects cannot be deleted
     │   ├── EffectAbandonedError    the effect was abandoned by a decision
+    │   ├── EffectDuplicateError    an equal effect's outcome was never delivered, and the policy wants a decision
     │   ├── EffectForkedError       another branch of the thread already ran the effect
     │   └── EffectSupersededError   the attempt was taken over by another owner
     └── EmbeddedPostgresError       the embedded Postgres cannot start
@@ -39,6 +40,7 @@ __all__ = [
     "DurableError",
     "EffectAbandonedError",
     "EffectConflictError",
+    "EffectDuplicateError",
     "EffectError",
     "EffectForkedError",
     "EffectInFlightError",
@@ -163,6 +165,18 @@ class EffectAbandonedError(EffectError):
 
 class EffectForkedError(EffectError):
     """Another branch of the thread already ran this effect, and the policy refuses to replay it."""
+
+
+class EffectDuplicateError(EffectError):
+    """An equal effect's outcome was never delivered, so the call may be the same request or a new one; nothing ran.
+
+    Attributes:
+        effect_id: That effect's id, for `saver.effects.acknowledge`.
+    """
+
+    def __init__(self, message: str, effect_id: str) -> None:
+        super().__init__(message)
+        self.effect_id = effect_id
 
 
 class EffectSupersededError(EffectError):

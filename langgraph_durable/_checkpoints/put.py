@@ -17,9 +17,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.encoding import encode_checkpoint, encode_writes, may_overwrite
+from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._checkpoints.refs import (
     CheckpointRef,
-    KnownCheckpoints,
     checkpoint_ref,
     config_of,
     resolve_checkpoint_id,

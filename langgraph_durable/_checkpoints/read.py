@@ -11,12 +11,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.decoding import decode_ancestor, decode_checkpoint
-from langgraph_durable._checkpoints.refs import (
-    CheckpointRef,
-    KnownCheckpoints,
-    checkpoint_ref,
-    resolve_checkpoint_id,
-)
+from langgraph_durable._checkpoints.known import KnownCheckpoints
+from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref, resolve_checkpoint_id
 from langgraph_durable._checkpoints.rows import StoredCheckpoint, StoredValue, StoredWrite
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
@@ -50,6 +46,7 @@ async def get_tuple(
     db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
 ) -> CheckpointTuple | None:
     """Fetch and decode a checkpoint; see DurableSaver.get_tuple."""
+    known.attempts.note(config)
     stored = await get_checkpoint(db, checkpoint_ref(config), codec, or_ancestor=True)
     if stored is None:
         return None

@@ -268,6 +268,8 @@ class EntryReader:
             phase = "unreadable"
         elif before == after and reason is not None and reason.startswith("refused:"):
             phase = "tool_refused"
+        elif before == after and reason is not None and reason.startswith("acknowledged"):
+            phase = "tool_acknowledged"
         elif (before, after) == ("claimed", "issued"):
             phase = "tool_issued"
         else:

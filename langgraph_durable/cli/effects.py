@@ -1,4 +1,4 @@
-"""`effects list`, `effects show` and `effects resolve`: for the person who decides."""
+"""`effects list`, `show`, `resolve` and `acknowledge`: for the person who decides."""
 
 from __future__ import annotations
 
@@ -65,6 +65,13 @@ def add_effects_commands(commands: Any) -> None:
     resolve.add_argument("--note", help="the reason, for the history")
     resolve.add_argument("--actor", help="the person who decides, for the history (default: the user's name)")
     resolve.set_defaults(run=_resolve)
+
+    acknowledge = add_command(actions, "acknowledge", "say that an effect is dealt with")
+    add_database_options(acknowledge)
+    acknowledge.add_argument("effect", help="its id")
+    acknowledge.add_argument("--note", help="the reason, for the history")
+    acknowledge.add_argument("--actor", help="who says so, for the history (default: the user's name)")
+    acknowledge.set_defaults(run=_acknowledge)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -150,6 +157,13 @@ def _resolve(options: argparse.Namespace) -> int:
             actor=options.actor or _user(),
         )
     print(f"effect {record.effect_id} is {record.state}. Run the graph again: graph.invoke(None, config)")
+    return 0
+
+
+def _acknowledge(options: argparse.Namespace) -> int:
+    with open_saver(options) as saver:
+        record = saver.effects.acknowledge(options.effect, note=options.note, actor=options.actor or _user())
+    print(f"effect {record.effect_id} is acknowledged. An equal call after it is a new effect")
     return 0
 
 

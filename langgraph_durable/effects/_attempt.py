@@ -51,6 +51,10 @@ class EffectCall:
     """Whether no other call runs in the same task, so that any answer to the task is for this one."""
     counted_in: Calls | None = None
     """The other calls of a task, or of an outer effect, that runs again, if this call's arguments are in its key."""
+    family: bytes | None = None
+    """The key that several calls share, if they do; the request then has the one with this call's number."""
+    takes_candidates: bool = True
+    """Whether effects under other keys may be this call's; False once it is known that none is."""
     problem: str | None = None
     """What is wrong with the last answer of the human, who has to be asked again."""
 

@@ -17,7 +17,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,10 +25,11 @@ from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable.effects import _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
-from langgraph_durable.effects._keys import digest
+from langgraph_durable.effects._lineage import Related, needs_relation
 from langgraph_durable.effects._location import sorted_by_depth
-from langgraph_durable.effects._results import is_fork, replay
-from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow
+from langgraph_durable.effects._matching import find_match, replay_match, take_candidate
+from langgraph_durable.effects._results import replay
+from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
 from langgraph_durable.effects._stranded import require_none_stranded
 from langgraph_durable.effects.records import State
@@ -90,15 +90,16 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
         call.place.execution.take_answers(_questions.is_addressed)  # no interrupt of the body may get one
     # Most calls are new, or replays, for which one read by key is enough.
     known = await _store.find_completed(call.db, call.request)
-    if (
-        known is not None
-        and known.input_hash == call.request.input_hash
-        and call.policy.on_fork not in ("new", "ask")
-    ):
+    is_foreign = known is not None and needs_relation(call, known)
+    if known is not None and not is_foreign and known.input_hash == call.request.input_hash:
         return await replay(call, known)
     if known is None:
         await require_none_stranded(call)
     await _await_checkpoints(call)
+    if is_foreign and (match := await find_match(call)) is not None and match.row.state == "completed":
+        _require_same_arguments(call, match.row)
+        if (replayed := await replay_match(call, match)) is not None:
+            return replayed
     lost = 0
     while True:
         attempt = await _claim_or_find(call, state)
@@ -181,13 +182,22 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
         if row.state == "failed" and _questions.was_refused(call, row):
             raise _questions.refusal(row)
         attempt: Attempt | None = None
+        relation = Relation.OWN
+        if kind is ClaimKind.CANDIDATE:
+            if (attempt := await call.db.finish(take_candidate(call))) is not None:
+                return attempt
+            continue
+        if kind is ClaimKind.EXISTING and needs_relation(call, row):
+            if (match := await find_match(call)) is None:
+                continue
+            row, relation = match
         if row.state == "unknown" and await _questions.apply_answers(call, row):
             pass  # it was moved
         elif kind is ClaimKind.DUPLICATE and row.state != "issued":
-            attempt = await _recovery.check_duplicate(call, row, wait.deadline, state)
+            attempt = await _recovery.check_duplicate(call, row, wait.deadline)
         else:
             _require_same_arguments(call, row)
-            attempt = await _follow(call, row, wait)
+            attempt = await _follow(call, Related(row, relation), wait)
         if attempt is not None:
             return attempt
         late += wait.is_over
@@ -198,13 +208,11 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
             )
 
 
-async def _follow(call: EffectCall, row: EffectRow, wait: _Wait) -> Attempt | None:
+async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | None:
     """Do what the state of an existing effect requires; return None if it has to be claimed again."""
+    row = match.row
     if row.state == "completed":
-        if is_fork(call, row) and await _is_new_on_fork(call, row):
-            call.request = replace(call.request, key=digest(row.key.hex(), call.request.task_id))
-            return None
-        return await replay(call, row)
+        return await replay_match(call, match)
     if row.state == "abandoned":
         raise EffectAbandonedError(f"{describe(row)} was abandoned by a decision, and is not retried")
     if row.state == "unknown":
@@ -230,6 +238,7 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
         call.policy.lease,
         check_duplicates=not (call.named or call.policy.idempotent),
         resumes=call.resumes,
+        check_candidates=call.takes_candidates and _may_have_candidates(call),
     )
     found: list[tuple[ClaimKind, EffectRow]] = []
     cancelled = False
@@ -253,6 +262,11 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
             await call.db.finish(give_back())
         raise
     return found[0]
+
+
+def _may_have_candidates(call: EffectCall) -> bool:
+    """Return whether the call may ask for what an effect under another key did: not an effect inside another one."""
+    return call.place is not None and call.request.scope == "call" and call.request.outer_id is None
 
 
 async def _give_back(call: EffectCall, attempt: Attempt, exc: BaseException) -> None:
@@ -284,13 +298,6 @@ def _require_same_arguments(call: EffectCall, row: EffectRow) -> None:
             f"{describe(row)} was recorded with other arguments. The same call must come with the same arguments. "
             "Give the effect a key= that distinguishes the two calls"
         )
-
-
-async def _is_new_on_fork(call: EffectCall, row: EffectRow) -> bool:
-    """Return whether another branch that reaches a finished effect gets a new one."""
-    if call.policy.on_fork == "ask":
-        return await _questions.ask_about_fork(call, row) == "new"
-    return call.policy.on_fork == "new"
 
 
 # --- the durability barrier ---

@@ -8,6 +8,7 @@ from langgraph_durable._postgres.database import Database
 from langgraph_durable.effects import _store as ops
 from langgraph_durable.effects._attempt import owner
 from langgraph_durable.effects._encoding import record_of
+from langgraph_durable.effects._lineage import acknowledge_effect
 from langgraph_durable.effects._reading import require_effect_id
 from langgraph_durable.effects._rows import EffectRow
 from langgraph_durable.effects._run import Decision, resolve
@@ -55,6 +56,25 @@ async def decide(
     after = await ops.get_effect(db, ulid)
     assert after is not None  # noqa: S101 (effects are never deleted)
     return record_of(serde, after)
+
+
+async def acknowledge(
+    db: Database, serde: SerializerProtocol, effect_id: str, *, note: str | None, actor: str | None
+) -> EffectRecord:
+    """Note that a human dealt with an effect.
+
+    Raises:
+        EffectError: There is no such effect.
+
+    Round trips: 2. Transaction: one for each.
+    """
+    ulid = require_effect_id(effect_id)
+    reason = f"acknowledged: {note}" if note else "acknowledged"
+    await acknowledge_effect(db, ulid, actor or owner(), reason)
+    row = await ops.get_effect(db, ulid)
+    if row is None:
+        raise EffectError(f"there is no effect {effect_id!r}. saver.effects.list() lists them")
+    return record_of(serde, row)
 
 
 def _require_decidable(row: EffectRow | None, effect_id: str) -> EffectRow:

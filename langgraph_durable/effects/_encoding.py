@@ -129,6 +129,7 @@ def request_of(
             "thread_id": place.thread_id,
             "checkpoint_ns": place.checkpoint_ns,
             "checkpoint_id": place.checkpoint_id,
+            "checkpoints": place.checkpoints_json,
             "task_id": place.task_id,
             "run_id": place.run_id,
         }

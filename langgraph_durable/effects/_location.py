@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,16 @@ class Place:
     def checkpoint_id(self) -> str | None:
         """The checkpoint that the task belongs to."""
         return self.checkpoints.get(parent_ns(self.checkpoint_ns))
+
+    @property
+    def checkpoints_json(self) -> str:
+        """The checkpoints of the graphs that lead here, as JSON: namespace -> checkpoint id.
+
+        LangGraph's map has an entry for each enclosing task too. It names the checkpoint of the graph that runs the
+        task a second time, under a namespace in which it is not stored.
+        """
+        graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(self.checkpoints))}
+        return json.dumps({ns: checkpoint_id for checkpoint_id, ns in graphs.items()})
 
 
 def parent_ns(task_ns: str) -> str:

@@ -12,11 +12,10 @@ from langgraph_durable._postgres.times import OutOfRange
 from langgraph_durable.effects import _questions, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._encoding import record_of
-from langgraph_durable.effects._results import replay, stored_result
-from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Outcome, Transition
+from langgraph_durable.effects._matching import adopt_duplicate, wants_new_if_old
+from langgraph_durable.effects._rows import EffectRow, Outcome, Transition
 from langgraph_durable.effects._run import Decision, resolve
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened, Undetermined
-from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectUnknownError
 
 _SHORTEST_SLEEP = 0.001
@@ -65,14 +64,19 @@ async def declare_unknown(call: EffectCall, row: EffectRow) -> bool:
     return await _store.move_effect(call.db, row.effect_id, transition) is not None
 
 
-async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float, state: State) -> Attempt | None:
+async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float) -> Attempt | None:
     """Find out what became of a possible duplicate of the call's effect; if it took place, so did this one.
 
     Returns:
         The replay of the duplicate's result, or None if the call's effect has to be claimed again.
     """
     now = await _store.get_effect(call.db, row.effect_id)
-    if now is not None and now.state == "unknown":
+    if now is not None and now.state == "unknown" and call.policy.verify is not None:
+        await _apply_finding(call, now, await _verify(call, now), deadline)
+        now = await _store.get_effect(call.db, row.effect_id)
+    if now is None or now.state not in ("unknown", "completed") or await wants_new_if_old(call, now):
+        return None
+    if now.state == "unknown":
         try:
             await recover(call, now, deadline, run_again=False)
         except EffectUnknownError:
@@ -81,32 +85,7 @@ async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float, sta
         now = await _store.get_effect(call.db, row.effect_id)
     if now is None or now.state != "completed":
         return None
-    return await call.db.finish(_adopt(call, now, state))
-
-
-async def _adopt(call: EffectCall, duplicate: EffectRow, state: State) -> Attempt | None:
-    """Record that the call's effect is the duplicate, which took place."""
-    claim = Claim(
-        _store.new_effect_id(),
-        state,
-        owner(),
-        call.policy.lease,
-        check_duplicates=False,
-        resumes=call.resumes,
-    )
-    kind, claimed = await _store.claim_effect(call.db, call.request, claim)
-    if kind is not ClaimKind.CLAIMED:
-        return None
-    encoded = await stored_result(call, duplicate)
-    transition = Transition(
-        Outcome("completed", source=duplicate.source, result=encoded, result_lost=duplicate.result_lost),
-        ["claimed", "issued"],
-        owner(),
-        reason=f"is effect {format_ulid(duplicate.effect_id)}, requested twice",
-        fence=claimed.fence,
-    )
-    moved = await _store.move_effect(call.db, claimed.effect_id, transition)
-    return await replay(call, moved) if moved is not None else None
+    return await call.db.finish(adopt_duplicate(call, now))
 
 
 # --- verification ---
@@ -189,6 +168,9 @@ async def _take_over(call: EffectCall, row: EffectRow, reason: str) -> Attempt |
         lease=call.policy.lease,
         task_id=call.request.task_id,
         run_id=call.request.run_id,
+        checkpoint_ns=call.request.checkpoint_ns,
+        checkpoint_id=call.request.checkpoint_id,
+        checkpoints=call.request.checkpoints,
         claim_id=claim_id,
     )
     moved = await _store.move_effect(call.db, row.effect_id, transition)

@@ -16,22 +16,16 @@ from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
 from langgraph_durable.effects._encoding import decode_result
 from langgraph_durable.effects._location import ToolCall
 from langgraph_durable.effects._rows import EffectRow
-from langgraph_durable.errors import CheckpointCorruptedError, EffectError, EffectForkedError
+from langgraph_durable.errors import CheckpointCorruptedError, EffectError
 
 
 async def replay(call: EffectCall, row: EffectRow, session: Session | None = None) -> Attempt:
     """Return a completed effect as an attempt that has its result.
 
     Raises:
-        EffectForkedError: It took place on another branch, and the policy refuses that.
         EffectError: Its result could not be stored, or has expired.
         CheckpointCorruptedError: Its result is damaged.
     """
-    if call.policy.on_fork == "raise" and is_fork(call, row):
-        raise EffectForkedError(
-            f"{describe(row)} took place on another branch of the thread's history, and its policy has "
-            'on_fork="raise". Continue that branch, or use another on_fork='
-        )
     if row.result_lost:
         raise EffectError(
             f"{describe(row)} took place, but its result could not be stored ({row.error}). It is not run again. "
@@ -52,11 +46,6 @@ async def replay(call: EffectCall, row: EffectRow, session: Session | None = Non
         what = f"the result of {describe(row)}"
         attempt.value, attempt.raises = decode_result(call.serde, encoded, what)
     return attempt
-
-
-def is_fork(call: EffectCall, row: EffectRow) -> bool:
-    """Return whether the effect was requested by another checkpoint than the one this task was made from."""
-    return call.place is not None and row.scope == "call" and row.task_id != call.place.task_id
 
 
 async def stored_result(call: EffectCall, row: EffectRow, session: Session | None = None) -> Encoded | None:

@@ -11,7 +11,7 @@ from typing import Any
 from langgraph_durable._postgres.statement import Statement, load
 
 _PACKAGE = "langgraph_durable.effects"
-_FRAGMENTS = ("effect_columns", "flush_at_commit")
+_FRAGMENTS = ("candidate", "relations", "effect_columns", "flush_at_commit")
 """Files of SQL that several statements include by `{name}`."""
 
 
@@ -34,4 +34,9 @@ LIST_EVENTS = _load("list_events")
 LIST_EFFECTS = _load("list_effects")
 LIST_STRANDED = _load("list_stranded")
 LIST_CHECKPOINT_EFFECTS = _load("list_checkpoint_effects")
+FIND_FAMILY = _load("find_family")
+FIND_CANDIDATES = _load("find_candidates")
+ADOPT = _load("adopt")
+RECORD_DELIVERY = _load("record_delivery")
+ACKNOWLEDGE = _load("acknowledge")
 CHECKPOINT_EXISTS = _load("checkpoint_exists")

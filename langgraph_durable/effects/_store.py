@@ -65,17 +65,32 @@ async def claim_effect(
 
 
 def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
-    input_type, input_ = request.encode_input() or (None, None)
-    scope_thread = _scope_thread(request)
+    scope_thread = scope_thread_of(request)
     return {
+        **request_params(request),
         "effect_id": claim.claim_id,
-        "scope_thread": scope_thread,
-        "key": request.key,
         # The idempotency key is derived from it, and another thread's is different.
         "vendor_seed": hashlib.sha256(request.key + scope_thread.encode("utf-8", "surrogatepass")).digest(),
+        "state": claim.state,
+        "actor": claim.owner,
+        "reason": None,
+        "lease": claim.lease,
+        "check_duplicates": claim.check_duplicates,
+        "check_candidates": claim.check_candidates,
+        "resumes": claim.resumes,
+    }
+
+
+def request_params(request: EffectRequest) -> dict[str, object]:
+    """Return the parameters of a statement that creates the requested effect: its identity, arguments and place."""
+    input_type, input_ = request.encode_input() or (None, None)
+    return {
+        "scope_thread": scope_thread_of(request),
+        "key": request.key,
         "thread_id": request.thread_id,
         "checkpoint_ns": request.checkpoint_ns,
         "checkpoint_id": request.checkpoint_id,
+        "checkpoints": request.checkpoints,
         "task_id": request.task_id,
         "run_id": request.run_id,
         "message_id": request.message_id,
@@ -86,22 +101,16 @@ def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
         "input_hash": request.input_hash,
         "input_type": input_type,
         "input": input_,
-        "state": claim.state,
-        "actor": claim.owner,
-        "reason": None,
-        "lease": claim.lease,
-        "check_duplicates": claim.check_duplicates,
-        "resumes": claim.resumes,
     }
 
 
-def _scope_thread(request: EffectRequest) -> str:
+def scope_thread_of(request: EffectRequest) -> str:
     """Return the thread within which the key is unique; empty for all threads."""
     return request.thread_id or "" if request.scope in ("call", "step", "thread") else ""
 
 
 def _found(claim: Claim, found: Row) -> tuple[ClaimKind, EffectRow]:
-    row = _effect(found[1:])
+    row = effect_row(found[1:])
     if row.state not in TRANSITIONS or (row.notes and row.strange_note):
         raise CheckpointCorruptedError(
             f"{row.fault}. Its end is not known, so the call is not run. Repair or delete the row"
@@ -143,6 +152,9 @@ async def move_effect(
             "lease": transition.lease,
             "task_id": transition.task_id,
             "run_id": transition.run_id,
+            "checkpoint_ns": transition.checkpoint_ns,
+            "checkpoint_id": transition.checkpoint_id,
+            "checkpoints": transition.checkpoints,
             "claim_id": transition.claim_id,
             "keeps_key": transition.keeps_key,
             "source": outcome.source,
@@ -160,7 +172,7 @@ async def move_effect(
     )
     if not rows:
         return None
-    row = _effect(rows[0])
+    row = effect_row(rows[0])
     # The statement reads the notes as they were before it.
     return row._replace(notes=row.notes | set(transition.notes)) if transition.notes else row
 
@@ -213,8 +225,8 @@ async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, time
 
 async def find_completed(db: Database, request: EffectRequest) -> EffectRow | None:
     """Find an effect that was completed: all that a replay needs, for one read by key."""
-    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": _scope_thread(request), "key": request.key})
-    return _effect(rows[0]) if rows else None
+    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": scope_thread_of(request), "key": request.key})
+    return effect_row(rows[0]) if rows else None
 
 
 async def list_stranded(db: Database, request: EffectRequest) -> list[EffectRow]:
@@ -222,22 +234,13 @@ async def list_stranded(db: Database, request: EffectRequest) -> list[EffectRow]
 
     Round trips: 1.
     """
-    params = {
-        "scope_thread": _scope_thread(request),
-        "key": request.key,
-        "thread_id": request.thread_id,
-        "task_id": request.task_id,
-        "outer_id": request.outer_id,
-        "tool": request.tool,
-        "input_hash": request.input_hash,
-    }
-    return [_effect(row) for row in await db.fetch(sql.LIST_STRANDED, params)]
+    return [effect_row(row) for row in await db.fetch(sql.LIST_STRANDED, request_params(request))]
 
 
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
     """Get an effect by its id."""
     rows = await db.fetch(sql.GET_EFFECT, {"effect_id": effect_id})
-    return _effect(rows[0]) if rows else None
+    return effect_row(rows[0]) if rows else None
 
 
 async def get_large_result(db: Database | Session, effect_id: uuid.UUID) -> bytes | None:
@@ -267,7 +270,7 @@ async def list_effects(  # noqa: PLR0913 (filters by keyword)
         "after": after,
         "limit": limit,
     }
-    return [_effect(row) for row in await db.fetch(sql.LIST_EFFECTS, params)]
+    return [effect_row(row) for row in await db.fetch(sql.LIST_EFFECTS, params)]
 
 
 async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[EffectRow]:
@@ -279,7 +282,7 @@ async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[Effe
     if checkpoint_id is not None:
         checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
     params = {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "checkpoint_id": checkpoint_id}
-    return [_effect(row) for row in await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params)]
+    return [effect_row(row) for row in await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params)]
 
 
 async def list_events(db: Database, effect_id: uuid.UUID) -> list[Row]:
@@ -293,7 +296,8 @@ async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, ch
     return bool(exists)
 
 
-def _effect(row: Row) -> EffectRow:
+def effect_row(row: Row) -> EffectRow:
+    """Return an effect from the columns in effect_columns.sql."""
     return EffectRow._make([*row[:-1], frozenset(Note(*note) for note in row[-1] or ())])
 
 

@@ -24,6 +24,7 @@ from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
     EffectPolicy,
     OnFork,
+    OnUndelivered,
     OnUnknown,
     PolicyFields,
     Scope,
@@ -53,6 +54,8 @@ def effect(
     lease: timedelta | float = ...,
     wait_timeout: timedelta | float = ...,
     on_fork: OnFork = ...,
+    on_undelivered: OnUndelivered = ...,
+    duplicate_window: timedelta | float | None = ...,
     policy: EffectPolicy | None = None,
     key: str | Callable[..., str] | None = None,
     log: EffectLog | None = None,

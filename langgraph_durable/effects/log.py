@@ -14,6 +14,7 @@ from psycopg import AsyncCursor, Cursor
 from langgraph_durable._checkpoints.refs import checkpoint_ref
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects import _reading as reading
+from langgraph_durable.effects._acknowledging import AcknowledgeMethods
 from langgraph_durable.effects._attempt import running
 from langgraph_durable.effects._claim import begin_effect
 from langgraph_durable.effects._deciding import decide
@@ -32,7 +33,7 @@ T = TypeVar("T")
 _DEFAULT = EffectPolicy()
 
 
-class EffectLog:
+class EffectLog(AcknowledgeMethods):
     """The effects in one saver's database. Use `saver.effects`.
 
     Attributes:
@@ -286,9 +287,9 @@ class EffectLog:
         """Return the effects that a checkpoint's tasks requested, oldest first.
 
         A root graph's checkpoint includes the effects of its subgraphs, until their checkpoints are pruned. An effect
-        belongs to one checkpoint: the first that requested it. If it failed, waited for a human, or lost its owner
-        before anything was sent, it belongs to the last that attempted it. A replay records nothing, so a fork that
-        only replays has no effects here; `saver.timeline` shows replays whose messages carry the mark.
+        belongs to the first checkpoint that requested it. If it failed, waited for a human, or lost its owner before
+        anything was sent, it belongs to the last that attempted it. It also belongs to those on other branches whose
+        tasks were given its outcome.
 
         Args:
             config: Names the checkpoint by id or ULID, such as a snapshot's config; without an id, the latest one.
