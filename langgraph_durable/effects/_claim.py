@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import BlockingDatabase
@@ -204,7 +205,9 @@ async def _follow(call: EffectCall, row: EffectRow, wait: _Wait) -> Attempt | No
             return None
         return await replay(call, row)
     if row.state == "abandoned":
-        raise EffectAbandonedError(f"{describe(row)} was abandoned by a decision, and is not retried")
+        raise EffectAbandonedError(
+            f"{describe(row)} was abandoned by a decision, and is not retried", format_ulid(row.effect_id)
+        )
     if row.state == "unknown":
         return await _recovery.recover(call, row, wait.deadline)
     if row.state == "suspended" and await _recovery.declare_unknown(call, row):

@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._validation import require_text
 from langgraph_durable.effects._executor import EffectExecutor, Invocation, mark_as_effect
+from langgraph_durable.effects._final import FINAL_ERRORS, node_tool
 from langgraph_durable.effects._keys import drop_unhashable
 from langgraph_durable.effects._location import find_place, find_tool_call
 from langgraph_durable.effects._lookup import log_in
@@ -144,7 +145,7 @@ class _EffectFunction:
     def wrap(self) -> Callable[..., Any]:
         """Return the function that replaces the decorated one."""
         wrapper = self._wrap_async() if inspect.iscoroutinefunction(self.function) else self._wrap_sync()
-        mark_as_effect(wrapper)
+        mark_as_effect(wrapper, self.name, self.policy)
         self._request_runtime(wrapper)
         return wrapper
 
@@ -157,9 +158,16 @@ class _EffectFunction:
             if self.policy.read_only:
                 return await function(*args, **kwargs)
             executor, invocation = self._invocation(args, kwargs, runtime)
-            value, _ = await executor.run_invocation(
-                invocation, lambda: function(*args, **kwargs), asynchronous=True
-            )
+            try:
+                value, attempt = await executor.run_invocation(
+                    invocation, lambda: function(*args, **kwargs), asynchronous=True
+                )
+            except FINAL_ERRORS as exc:
+                if (tool := node_tool(runtime, wrapper)) is None:
+                    raise
+                return tool.refused(exc)
+            if attempt.replayed and (tool := node_tool(runtime, wrapper)) is not None:
+                return tool.replayed(value, attempt)
             return value
 
         return wrapper
@@ -177,7 +185,14 @@ class _EffectFunction:
             async def body() -> Any:
                 return function(*args, **kwargs)
 
-            value, _ = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
+            try:
+                value, attempt = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
+            except FINAL_ERRORS as exc:
+                if (tool := node_tool(runtime, wrapper)) is None:
+                    raise
+                return tool.refused(exc)
+            if attempt.replayed and (tool := node_tool(runtime, wrapper)) is not None:
+                return tool.replayed(value, attempt)
             return value
 
         return wrapper

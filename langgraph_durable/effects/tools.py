@@ -17,6 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects._attempt import Attempt
 from langgraph_durable.effects._executor import EffectExecutor, Invocation, is_effect
+from langgraph_durable.effects._final import FINAL_ERRORS, NodeTool
 from langgraph_durable.effects._location import find_place, find_tool_call
 from langgraph_durable.effects._results import mark
 from langgraph_durable.effects.policy import IDEMPOTENT, READ_ONLY, EffectPolicy
@@ -206,9 +207,12 @@ class _GuardedTool:
     ) -> Any:
         self._attempt = None
         invocation = self._invocation(args, kwargs)
-        value, self._attempt = await self._executor.run_invocation(
-            invocation, body, asynchronous=asynchronous
-        )
+        try:
+            value, self._attempt = await self._executor.run_invocation(
+                invocation, body, asynchronous=asynchronous
+            )
+        except FINAL_ERRORS as exc:
+            return NodeTool(self.tool, self._request.tool_call["id"]).refused(exc)
         if self._attempt.replayed and self.tool.response_format == "content_and_artifact":
             # A result from verify or from a human may be the content alone, or the pair as a JSON list.
             is_pair = isinstance(value, (list, tuple)) and len(value) == 2
@@ -234,7 +238,7 @@ class _GuardedTool:
     def mark_replay(self, result: Any) -> Any:
         """Return a result, with a mark on its message if the call was replayed."""
         if self._attempt is not None and self._attempt.replayed and isinstance(result, ToolMessage):
-            return mark(result, self._attempt)
+            return mark(result, self._attempt.row)
         return result
 
 
