@@ -14,10 +14,10 @@ from typing_extensions import Unpack
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._validation import require_text
 from langgraph_durable.effects._executor import EffectExecutor, Invocation, mark_as_effect
-from langgraph_durable.effects._final import FINAL_ERRORS, node_tool
 from langgraph_durable.effects._keys import drop_unhashable
 from langgraph_durable.effects._location import find_place, find_tool_call
 from langgraph_durable.effects._lookup import log_in
+from langgraph_durable.effects._node_tools import node_tool, run_as_tool
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
     EffectPolicy,
@@ -158,16 +158,13 @@ class _EffectFunction:
             if self.policy.read_only:
                 return await function(*args, **kwargs)
             executor, invocation = self._invocation(args, kwargs, runtime)
-            try:
-                value, attempt = await executor.run_invocation(
-                    invocation, lambda: function(*args, **kwargs), asynchronous=True
-                )
-            except FINAL_ERRORS as exc:
-                if (tool := node_tool(runtime, wrapper)) is None:
-                    raise
-                return tool.refused(exc)
-            if attempt.replayed and (tool := node_tool(runtime, wrapper)) is not None:
-                return tool.replayed(value, attempt)
+            value, _ = await run_as_tool(
+                executor,
+                invocation,
+                lambda: function(*args, **kwargs),
+                lambda: node_tool(runtime, wrapper),
+                asynchronous=True,
+            )
             return value
 
         return wrapper
@@ -185,14 +182,11 @@ class _EffectFunction:
             async def body() -> Any:
                 return function(*args, **kwargs)
 
-            try:
-                value, attempt = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
-            except FINAL_ERRORS as exc:
-                if (tool := node_tool(runtime, wrapper)) is None:
-                    raise
-                return tool.refused(exc)
-            if attempt.replayed and (tool := node_tool(runtime, wrapper)) is not None:
-                return tool.replayed(value, attempt)
+            value, _ = run_sync(
+                run_as_tool(
+                    executor, invocation, body, lambda: node_tool(runtime, wrapper), asynchronous=False
+                )
+            )
             return value
 
         return wrapper

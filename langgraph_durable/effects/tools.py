@@ -17,8 +17,8 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects._attempt import Attempt
 from langgraph_durable.effects._executor import EffectExecutor, Invocation, is_effect
-from langgraph_durable.effects._final import FINAL_ERRORS, NodeTool
 from langgraph_durable.effects._location import find_place, find_tool_call
+from langgraph_durable.effects._node_tools import NodeTool, run_as_tool
 from langgraph_durable.effects._results import mark
 from langgraph_durable.effects.policy import IDEMPOTENT, READ_ONLY, EffectPolicy
 from langgraph_durable.errors import EffectError, InvalidConfigError
@@ -207,16 +207,13 @@ class _GuardedTool:
     ) -> Any:
         self._attempt = None
         invocation = self._invocation(args, kwargs)
-        try:
-            value, self._attempt = await self._executor.run_invocation(
-                invocation, body, asynchronous=asynchronous
-            )
-        except FINAL_ERRORS as exc:
-            return NodeTool(self.tool, self._request.tool_call["id"]).refused(exc)
-        if self._attempt.replayed and self.tool.response_format == "content_and_artifact":
-            # A result from verify or from a human may be the content alone, or the pair as a JSON list.
-            is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-            return tuple(value) if is_pair else (value, None)
+        value, self._attempt = await run_as_tool(
+            self._executor,
+            invocation,
+            body,
+            lambda: NodeTool(self.tool, self._request.tool_call["id"]),
+            asynchronous=asynchronous,
+        )
         return value
 
     def _invocation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage
 
 from langgraph_durable import DurableSaver
 from tests.acceptance.driving import Drive, thread
@@ -51,7 +50,9 @@ def killed_while_slow(kind: Kind, conninfo: str, ledger: Path, drive: Drive) -> 
         completed = "SELECT count(*) FROM langgraph_durable.effects WHERE state = 'completed'"
         wait_until(lambda: count(conninfo, completed) == 1)
         if kind == "agent":  # each call is a task, so the finished ones leave writes
-            written = "SELECT count(*) FROM langgraph_durable.writes WHERE task_path LIKE '%push%' AND idx >= 0"
+            written = (
+                "SELECT count(*) FROM langgraph_durable.writes WHERE task_path LIKE '%push%' AND idx >= 0"
+            )
             wait_until(lambda: count(conninfo, written) >= 2)
         worker.kill()
 
