@@ -110,7 +110,8 @@ def text_about(name: str, row: EffectRow, policy: EffectPolicy | None) -> str:
     if row.state == "completed":
         return f"{call} took place, but its result was not kept. Do not repeat it."
     if row.state == "failed":
-        return f"{call} did not take place" + (f": {row.error}." if row.error else ".")
+        error = (row.error or "").strip(" :.")
+        return f"{call} did not take place" + (f": {error}." if error else ".")
     if row.state == "abandoned":
         return (
             f"It is not known whether the call of {name} took place, and a human decided to give it up. Do not "

@@ -16,6 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic import Field
 
 from langgraph_durable import READ_ONLY, DurableSaver, EffectPolicy, effect
 from tests.acceptance.driving import Drive, thread
@@ -32,7 +33,7 @@ class Model(BaseChatModel):
     """Says the next line of its script, by the number of its messages so far, and keeps what it saw."""
 
     script: list[AIMessage]
-    seen: list[list[BaseMessage]] = []
+    seen: list[list[BaseMessage]] = Field(default_factory=list)
 
     @property
     def _llm_type(self) -> str:
@@ -78,7 +79,7 @@ def build(
 
         from langgraph_durable import EffectMiddleware
 
-        effects = EffectMiddleware(saver.effects, policies)
+        effects = EffectMiddleware(saver.effects, policies, tools=tools)
         made: Graph = create_agent(
             model, list(tools), middleware=[*before, effects, *after], checkpointer=saver
         )
