@@ -26,7 +26,7 @@ def message_of(value: Any, tool_call_id: str, name: str, *, has_artifact: bool) 
 
 
 def _content_of(value: Any) -> str | list[str | dict[Any, Any]]:
-    """Return a tool's result as content: text and lists of content blocks as they are, all else as JSON."""
+    """Return a tool's result as content: text and lists of content blocks as they are, other values as JSON."""
     from langchain_core.tools.base import TOOL_MESSAGE_BLOCK_TYPES
 
     if isinstance(value, str):
@@ -56,7 +56,7 @@ def commands_in(value: Any) -> list[Any]:
 
 
 def writes_of(commands: Iterable[Any]) -> list[tuple[str, Any]]:
-    """Return what Commands write to the channels of their own graph."""
+    """Return what Commands write to the channels of the graph they are in."""
     from langgraph.types import Command
 
     writes: list[tuple[str, Any]] = []

@@ -98,7 +98,7 @@ class NodeTool:
 
 
 def is_message_like(value: Any) -> bool:
-    """Return whether a tool's result has messages of its own: a message, a Command, or a list or pair with one."""
+    """Return whether a tool's result has messages: it is a message, a Command, or a list or pair with one."""
     from langgraph.types import Command
 
     if isinstance(value, (list, tuple)):

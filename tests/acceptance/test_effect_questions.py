@@ -59,7 +59,10 @@ async def test_a_question_about_an_effect_does_not_shift_the_tools_answers(
 
 
 FAILED = "The call of remind did not take place, and a human decided that it is not to be tried again."
-ABANDONED = "It is not known whether the call of remind took place, and a human decided to give it up. Do not repeat it."
+ABANDONED = (
+    "It is not known whether the call of remind took place, and a human decided to give it up. "
+    "Do not repeat it."
+)
 
 
 @pytest.mark.parametrize(

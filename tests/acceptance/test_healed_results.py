@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
@@ -170,7 +170,7 @@ def test_commands_are_kept_with_their_updates(saver: DurableSaver) -> None:
     builder = StateGraph(State)
     builder.add_node("heal", lambda state: saver.effects.heal(state["messages"]).command)
     builder.add_edge(START, "heal")
-    healing = builder.compile(checkpointer=saver)
+    healing: Any = builder.compile(checkpointer=saver)
     result = healing.invoke(say("and?"), thread())
     assert [m.content for m in result["messages"]] == ["go", "", "noted", "mind this", "and?"]
     assert result["noted"] == "a"
@@ -190,7 +190,7 @@ def test_what_a_finished_task_wrote_besides_its_answer_is_kept(saver: DurableSav
 
     done: list[str] = []
 
-    def run(given: Any) -> Any:
+    def run(given: dict[str, Any]) -> Any:
         if given["name"] == "fails":
             from tests.acceptance.test_kills import wait_until
 
@@ -204,13 +204,13 @@ def test_what_a_finished_task_wrote_besides_its_answer_is_kept(saver: DurableSav
     builder = StateGraph(State)
     builder.add_node("heal", lambda state: saver.effects.heal(state["messages"]).command)
     builder.add_node("model", lambda state: {"messages": [] if done else [asked]})
-    builder.add_node("tools", run)
+    builder.add_node("tools", cast("Any", run))
     builder.add_edge(START, "heal")
     builder.add_edge("heal", "model")
     builder.add_conditional_edges(
         "model", lambda state: END if done else [Send("tools", call) for call in asked.tool_calls]
     )
-    graph = builder.compile(checkpointer=saver)
+    graph: Any = builder.compile(checkpointer=saver)
     with pytest.raises(ConnectionResetError):
         graph.invoke(say("go"), thread())
     result = graph.invoke(say("and?"), thread())
@@ -294,7 +294,8 @@ def test_an_abandoned_write_under_the_same_id_is_not_another_messages_answer(sav
     builder = StateGraph(MessagesState)
     builder.add_node("heal", lambda state: saver.effects.heal(state["messages"], tools=tools).command)
     builder.add_edge(START, "heal")
-    result = builder.compile(checkpointer=saver).invoke(say("and?"), thread())
+    graph: Any = builder.compile(checkpointer=saver)
+    result = graph.invoke(say("and?"), thread())
     found = [m.content for m in result["messages"] if isinstance(m, ToolMessage)]
     assert len(found) == 2
     assert found[1] == "The call of looks has no recorded result. It is not known whether it ran."
@@ -437,7 +438,7 @@ def test_in_code_a_decision_against_a_call_is_an_error(saver: DurableSaver, worl
     builder = StateGraph(MessagesState)
     builder.add_node("pays", lambda state: {"messages": [("ai", pay("a"))]})
     builder.add_edge(START, "pays")
-    graph = builder.compile(checkpointer=saver)
+    graph: Any = builder.compile(checkpointer=saver)
     with pytest.raises(TimeoutError):
         graph.invoke(say("go"), thread())
     graph.invoke(None, thread())
@@ -462,7 +463,7 @@ def test_a_replay_in_code_stays_plain(saver: DurableSaver) -> None:
     builder = StateGraph(MessagesState)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
-    graph = builder.compile(checkpointer=saver)
+    graph: Any = builder.compile(checkpointer=saver)
     with pytest.raises(ConnectionResetError):
         graph.invoke(say("go"), thread())
     graph.invoke(None, thread())
