@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.messages.utils import convert_to_messages
 
 _PLACEHOLDER = re.compile(r"Tool call .* with id (?P<id>.*) was cancell?ed\b")
@@ -131,20 +131,17 @@ class Conversation:
                 healed += turn.answers
         return healed
 
-    def changes_to(self, healed: Sequence[AnyMessage]) -> list[Any]:
-        """Return what to write to a channel whose reducer is add_messages, to turn the conversation into another."""
-        from langgraph.graph.message import REMOVE_ALL_MESSAGES
+    def change_to(self, healed: Sequence[AnyMessage]) -> Any:
+        """Return what to write to the conversation's channel to turn it into another; None if they are the same.
+
+        Messages to append, or an Overwrite: reducers know no way to insert, and not all can remove all messages.
+        """
+        from langgraph.types import Overwrite
 
         before = self.messages
-        if len(before) == len(healed) and all(a is b for a, b in zip(before, healed, strict=True)):
-            return []
-        ids = [message.id for message in before]
-        in_place = None not in ids and len(set(ids)) == len(ids)
-        if in_place and ids == [message.id for message in healed[: len(ids)]]:
-            return [
-                new for number, new in enumerate(healed) if number >= len(before) or new is not before[number]
-            ]
-        return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *healed]
+        if all(a is b for a, b in zip(before, healed, strict=False)):
+            return list(healed[len(before) :]) or None
+        return Overwrite(list(healed))
 
 
 def is_placeholder(message: ToolMessage) -> bool:

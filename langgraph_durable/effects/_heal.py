@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.refs import checkpoint_ref
@@ -51,8 +52,9 @@ class HealedMessages(list[AnyMessage]):
     """A conversation in which every tool call has an answer, directly after its message.
 
     Attributes:
-        command: What a node returns to bring its state to this: a Command that updates the messages (for a channel
-            with `add_messages`), and the other channels that healed tools wrote to. None if nothing changed.
+        command: What a node returns to bring its state to this: a Command that updates the messages (in a channel with
+            a reducer, such as `add_messages`), and the other channels that healed tools wrote to. None if nothing
+            changed.
     """
 
     def __init__(self, messages: Sequence[AnyMessage], command: Command[Any] | None = None) -> None:
@@ -105,12 +107,12 @@ async def heal(executor: EffectExecutor, db: Database, request: HealRequest) -> 
         {call: _placed(answer.message, call) for call, answer in answers.items()},
         {call: answer.followers for call, answer in answers.items()},
     )
-    changes = conversation.changes_to(healed)
-    if not changes:
+    change = conversation.change_to(healed)
+    if change is None:
         return HealedMessages(healed)
     from langgraph.types import Command
 
-    writes = [(request.messages_key, changes)]
+    writes = [(request.messages_key, change)]
     writes += [write for answer in answers.values() for write in answer.writes]
     return HealedMessages(healed, Command(update=writes))
 
@@ -144,16 +146,24 @@ class _Healing:
             executor.context.segments,
             options.tuning,
         )
-        self._asked_in = AskedIn(db, codec, self._thread_id)
+        self._asked_in = AskedIn(db, codec, self._thread_id if self.has_thread else "")
 
     @classmethod
     async def begin(
         cls, executor: EffectExecutor, db: Database, request: HealRequest, conversation: Conversation
     ) -> _Healing:
-        """Read what the log and the abandoned steps have."""
+        """Read what the log and the abandoned steps have; a graph without a checkpointer has neither."""
         healing = cls(executor, db, request, conversation)
-        await healing._read()
+        if healing.has_thread:
+            await healing._read()
         return healing
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether there may be records of the calls: not in a running graph without a checkpointer."""
+        if self._place is not None or var_child_runnable_config.get() is None:
+            return True
+        return "thread_id" in ((self._request.config or {}).get("configurable") or {})
 
     @property
     def _thread_id(self) -> str:
@@ -280,5 +290,6 @@ class _Healing:
 
 
 def _followers(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages that a tool added beside answers."""
-    return [m for m in messages if not isinstance(m, (ToolMessage, RemoveMessage))]
+    """Return the messages that a tool added beside answers, with ids: an Overwrite bypasses the reducer's."""
+    added = [m for m in messages if not isinstance(m, (ToolMessage, RemoveMessage))]
+    return [m if m.id is not None else m.model_copy(update={"id": str(uuid4())}) for m in added]

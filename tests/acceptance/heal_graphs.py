@@ -61,6 +61,7 @@ def build(
     before: Sequence[Any] = (),
     after: Sequence[Any] = (),
     errors: Any = False,
+    checkpointer: Any = None,
 ) -> Graph:
     """Return an agent of langchain's, each of whose calls is a task, or a graph with one ToolNode for all calls.
 
@@ -73,6 +74,7 @@ def build(
         before: Middleware before the effects' (agents only).
         after: Middleware after the effects' (agents only).
         errors: What the ToolNode does about errors (graphs only).
+        checkpointer: What to compile it with, if not the saver.
     """
     if kind == "agent":
         from langchain.agents import create_agent
@@ -81,7 +83,7 @@ def build(
 
         effects = EffectMiddleware(saver.effects, policies, tools=tools)
         made: Graph = create_agent(
-            model, list(tools), middleware=[*before, effects, *after], checkpointer=saver
+            model, list(tools), middleware=[*before, effects, *after], checkpointer=checkpointer or saver
         )
         return made
 
@@ -108,7 +110,7 @@ def build(
     builder.add_edge("heal", "model")
     builder.add_conditional_edges("model", tools_condition, ["tools", END])
     builder.add_edge("tools", "heal")
-    return builder.compile(checkpointer=saver)
+    return builder.compile(checkpointer=checkpointer or saver)
 
 
 def asking(*names: str, text: str = "a", prefix: str = "call") -> AIMessage:

@@ -6,17 +6,30 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import _messages_delta_reducer
 from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
+from typing_extensions import TypedDict
 
-from langgraph_durable import DurableSaver, Happened, NotHappened, Undetermined, effect
+from langgraph_durable import (
+    READ_ONLY,
+    DurableSaver,
+    EffectPolicy,
+    Happened,
+    NotHappened,
+    Undetermined,
+    effect,
+)
+from langgraph_durable.effects._known_tools import KnownTools
 from tests.acceptance.driving import Drive, checkpoint_id, interrupts, thread
 from tests.acceptance.effect_graphs import World, answer, made
 from tests.acceptance.effect_workers import started
@@ -454,3 +467,138 @@ async def test_a_human_is_asked(
     assert says in str(message.content)
     assert message.status == status
     assert problem(model.seen[-1]) is None
+
+
+# --- where the conversation is ---
+
+
+async def test_an_agent_that_is_a_subgraph_with_its_own_memory(
+    saver: DurableSaver, drive: Drive, kind: Kind, world: World
+) -> None:
+    tools = [made(drive, charge(world)), plain("looks"), fails_later(saver, drive)]
+    asked = asking("charge", "looks", "fails")
+
+    def nested(model: Model) -> Graph:
+        agent: Any = build(kind, saver, model, tools, policies=READS, checkpointer=True)
+        builder = StateGraph(MessagesState)
+        builder.add_node("agent", agent)
+        builder.add_edge(START, "agent")
+        return builder.compile(checkpointer=saver)
+
+    with pytest.raises(ConnectionResetError):
+        await drive.invoke(nested(Model(script=[asked])), say("go"), thread())
+    model = Model(script=[asked, AIMessage("done")])
+    await drive.invoke(nested(model), say("and?"), thread())
+    given = answers(model.seen[-1])
+    assert problem(model.seen[-1]) is None
+    assert given["call_charge"].content == "did a"
+    assert "may have taken place" in str(given["call_fails"].content)
+    if kind == "agent":
+        assert given["call_looks"].content == "looks a"
+
+
+READS = {"looks": READ_ONLY}
+
+
+async def test_messages_in_a_delta_channel(saver: DurableSaver, drive: Drive, world: World) -> None:
+    """Their values are replayed from writes, so an abandoned step's message is known by its call's id alone."""
+
+    class State(TypedDict):
+        messages: Annotated[list[Any], DeltaChannel(_messages_delta_reducer)]
+
+    tools = [plain("looks"), fails_later(saver, drive), made(drive, charge(world))]
+    asked = asking("looks", "fails", "charge").model_copy(update={"id": "m"})
+
+    def fan_out(state: Any) -> Any:
+        last = state["messages"][-1]
+        if not isinstance(last, AIMessage) or not last.tool_calls:
+            return END
+        return [
+            Send("tools", {"messages": [last.model_copy(update={"tool_calls": [c]})]})
+            for c in last.tool_calls
+        ]
+
+    def graph(model: Model) -> Graph:
+        async def aheal(state: Any) -> Any:
+            return (await saver.effects.aheal(state["messages"], tools=tools)).command
+
+        def heal(state: Any) -> Any:
+            return saver.effects.heal(state["messages"], tools=tools).command
+
+        builder = StateGraph(State)
+        builder.add_node("heal", RunnableLambda(heal, aheal))
+        builder.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
+        builder.add_node("tools", ToolNode(tools, handle_tool_errors=False))
+        builder.add_edge(START, "heal")
+        builder.add_edge("heal", "model")
+        builder.add_conditional_edges("model", fan_out, ["tools", END])
+        builder.add_edge("tools", "heal")
+        return builder.compile(checkpointer=saver)
+
+    with pytest.raises(ConnectionResetError):
+        await drive.invoke(graph(Model(script=[asked])), say("go"), thread())
+    model = Model(script=[asked, AIMessage("done")])
+    result = await drive.invoke(graph(model), say("and?"), thread())
+    given = answers(model.seen[-1])
+    assert problem(model.seen[-1]) is None
+    assert given["call_charge"].content == "did a"
+    assert given["call_looks"].content == "looks a"
+    state = await drive.state(graph(model), thread())
+    assert state.values["messages"] == result["messages"]
+
+
+def test_an_agent_without_a_checkpointer_says_that_nothing_is_recorded(saver: DurableSaver) -> None:
+    def heal(state: MessagesState) -> Any:
+        return saver.effects.heal(state["messages"]).command
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("heal", heal)
+    builder.add_edge(START, "heal")
+    given = {"messages": [asking("a"), HumanMessage("?")]}
+    found: Any = builder.compile().invoke(given)  # type: ignore[call-overload]
+    assert (
+        found["messages"][1].content
+        == "The call of a has no recorded result. It is not known whether it ran."
+    )
+
+
+# --- policies ---
+
+
+def test_a_decorated_tool_is_found_by_its_functions_name_if_there_is_one_such(saver: DurableSaver) -> None:
+    @effect(verify=lambda record: Happened("found"))
+    def pays_in_this_test(text: str) -> str:
+        """Pay."""
+        raise ConnectionResetError
+
+    asked = asking("pays_in_this_test").model_copy(update={"id": "m"})
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [asked]})
+    builder.add_node("tools", ToolNode([pays_in_this_test], handle_tool_errors=False))
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    graph: Any = builder.compile(checkpointer=saver)
+    with pytest.raises(ConnectionResetError):
+        graph.invoke(say("go"), thread())
+    assert saver.effects.heal([asked], thread())[-1].content == "found"
+
+
+def test_functions_of_one_name_with_different_policies_are_not_guessed_from() -> None:
+    @effect(name="shared_name", verify=lambda record: Happened(1))
+    def one() -> None:
+        """Do one thing."""
+
+    @effect(name="shared_name", read_only=True)
+    def other() -> None:
+        """Do another thing."""
+
+    default = EffectPolicy(wait_timeout=1)
+    assert KnownTools(default=default).find("shared_name").policy is default
+    assert KnownTools().find("shared_name").policy is None
+    given = KnownTools([other], {"own": READ_ONLY}, default)
+    assert given.find("own").policy is READ_ONLY
+    one_tool = tool("shared_name")(one)
+    given.add(one_tool)
+    found = given.find("shared_name").policy
+    assert found is not None
+    assert found.verify is not None
