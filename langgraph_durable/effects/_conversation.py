@@ -139,14 +139,30 @@ class Conversation:
         from langgraph.types import Overwrite
 
         before = self.messages
-        if all(a is b for a, b in zip(before, healed, strict=False)):
+        if len(healed) >= len(before) and all(a is b for a, b in zip(before, healed, strict=False)):
             return list(healed[len(before) :]) or None
         return Overwrite(list(healed))
 
 
+def is_whole(messages: Sequence[Any]) -> bool:
+    """Return whether each call is answered once, directly after its message; quickly, for this is the usual case."""
+    due: list[str | None] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in due or is_placeholder(message):
+                return False
+            due.remove(message.tool_call_id)
+        elif due or not isinstance(message, BaseMessage):
+            return False
+        elif isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
+            asked = (call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls))
+            due = [tool_call_id for tool_call_id in asked if tool_call_id is not None]
+    return not due
+
+
 def is_placeholder(message: ToolMessage) -> bool:
     """Return whether an answer was made up by middleware that does not know what became of the call."""
-    if not isinstance(message.content, str):
+    if not isinstance(message.content, str) or not message.content.startswith("Tool call "):
         return False
     found = _PLACEHOLDER.match(message.content)
     return found is not None and found["id"] == message.tool_call_id

@@ -31,7 +31,7 @@ from langgraph_durable.effects._answers import (
     writes_of,
 )
 from langgraph_durable.effects._branch import AbandonedTask, AskedIn, Branch, await_checkpoints, read_branch
-from langgraph_durable.effects._conversation import Conversation, RequestedCall
+from langgraph_durable.effects._conversation import Conversation, RequestedCall, is_whole
 from langgraph_durable.effects._executor import EffectExecutor
 from langgraph_durable.effects._find_out import find_out, is_elsewhere
 from langgraph_durable.effects._known_tools import KnownTool, KnownTools
@@ -97,6 +97,8 @@ async def heal(executor: EffectExecutor, db: Database, request: HealRequest) -> 
 
     Round trips: none if no call dangles; else 2, and those that the calls' effects need.
     """
+    if is_whole(request.messages):
+        return HealedMessages(request.messages)
     conversation = Conversation(request.messages)
     answers: dict[RequestedCall, _Answer] = {}
     if dangling := conversation.dangling:

@@ -135,14 +135,18 @@ def answers(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
 def problem(messages: Sequence[BaseMessage]) -> str | None:
     """Return how a conversation breaks the providers' rule: each call is answered once, directly after its message."""
     due: list[str | None] = []
+    asked: set[str | None] = set()
     for number, message in enumerate(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id in due:
             due.remove(message.tool_call_id)
             continue
+        if isinstance(message, ToolMessage) and message.tool_call_id in asked:
+            return f"message {number} answers a call that has an answer"
         if due:
             return f"message {number} comes before the answers to {due}"
         if isinstance(message, AIMessage):
             due = [call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)]
+            asked.update(due)
     return f"no answers to {due}" if due else None
 
 

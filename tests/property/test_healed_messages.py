@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -68,7 +69,11 @@ def kept(messages: Sequence[BaseMessage]) -> list[Any]:
     return [message for message in messages if not isinstance(message, ToolMessage)]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=int(os.environ.get("DURABLE_EXAMPLES", "300")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(messages=histories(), with_ids=st.booleans())
 def test_any_history_is_healed(saver: DurableSaver, messages: list[BaseMessage], with_ids: bool) -> None:
     messages = numbered(messages, with_ids)

@@ -9,32 +9,44 @@
 --
 -- Columns: checkpoint_ns, checkpoint_id, source of the next checkpoint (NULL: not known, or there is none), task_id,
 -- task_path, idx, channel, type, value. The last six are NULL for a checkpoint without such writes.
+--
+-- OFFSET 0 keeps the planner from joining whole threads: without statistics it takes a thread for a few rows.
 WITH RECURSIVE start AS (
     SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata_index ->> 'source' AS source,
         CASE WHEN %(is_running)s::bool AND c.checkpoint_id = g.checkpoint_id THEN 'loop' END AS next_source
     FROM unnest(%(namespaces)s::text[], %(checkpoint_ids)s::text[]) AS g (checkpoint_ns, checkpoint_id)
     CROSS JOIN LATERAL (
+        SELECT coalesce(
+            (SELECT n.checkpoint_id FROM {schema}.checkpoints n WHERE n.thread_id = %(thread_id)s::text
+            AND n.checkpoint_ns = g.checkpoint_ns AND n.checkpoint_id = g.checkpoint_id),
+            (SELECT n.checkpoint_id FROM {schema}.checkpoints n WHERE n.thread_id = %(thread_id)s::text
+            AND n.checkpoint_ns = g.checkpoint_ns AND n.ulid IS NOT NULL ORDER BY n.ulid DESC LIMIT 1)
+        ) AS checkpoint_id
+        OFFSET 0
+    ) last
+    CROSS JOIN LATERAL (
         SELECT * FROM {schema}.checkpoints c
-        WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = g.checkpoint_ns AND c.ulid = (
-            SELECT coalesce(
-                (SELECT ulid FROM {schema}.checkpoints n WHERE n.thread_id = %(thread_id)s::text
-                AND n.checkpoint_ns = g.checkpoint_ns AND n.checkpoint_id = g.checkpoint_id),
-                (SELECT ulid FROM {schema}.checkpoints n WHERE n.thread_id = %(thread_id)s::text
-                AND n.checkpoint_ns = g.checkpoint_ns AND n.ulid IS NOT NULL ORDER BY n.ulid DESC LIMIT 1)
-            )
-        )
+        WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = g.checkpoint_ns
+        AND c.checkpoint_id = last.checkpoint_id
+        OFFSET 0
     ) c
 ), branch AS (
     SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, source, next_source FROM start
     UNION ALL
     SELECT c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.metadata_index ->> 'source', b.source
-    FROM branch b JOIN {schema}.checkpoints c
-    ON c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = b.checkpoint_ns
-    AND c.checkpoint_id = b.parent_checkpoint_id
+    FROM branch b CROSS JOIN LATERAL (
+        SELECT * FROM {schema}.checkpoints c
+        WHERE c.thread_id = %(thread_id)s::text AND c.checkpoint_ns = b.checkpoint_ns
+        AND c.checkpoint_id = b.parent_checkpoint_id
+        OFFSET 0
+    ) c
 )
 SELECT b.checkpoint_ns, b.checkpoint_id, b.next_source, w.task_id, w.task_path, w.idx, w.channel, w.type, w.value
-FROM branch b LEFT JOIN {schema}.writes w
-ON w.thread_id = %(thread_id)s::text AND w.checkpoint_ns = b.checkpoint_ns AND w.checkpoint_id = b.checkpoint_id
-AND b.next_source IS DISTINCT FROM 'loop' AND w.idx >= 0
--- Not the channels of LangGraph's own, except the one of a task's return value.
-AND (NOT starts_with(w.channel, '__') OR w.channel = '__return__') AND NOT starts_with(w.channel, 'branch:')
+FROM branch b LEFT JOIN LATERAL (
+    SELECT * FROM {schema}.writes w
+    WHERE w.thread_id = %(thread_id)s::text AND w.checkpoint_ns = b.checkpoint_ns
+    AND w.checkpoint_id = b.checkpoint_id AND w.idx >= 0 AND b.next_source IS DISTINCT FROM 'loop'
+    -- Not the channels of LangGraph's own, except the one of a task's return value.
+    AND (NOT starts_with(w.channel, '__') OR w.channel = '__return__') AND NOT starts_with(w.channel, 'branch:')
+    OFFSET 0
+) w ON true

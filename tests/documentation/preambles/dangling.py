@@ -38,8 +38,10 @@ def model(state: MessagesState) -> dict[str, Any]:
 saver = DurableSaver.from_conn_string(os.environ["DATABASE_URL"])
 saver.setup()
 builder = StateGraph(MessagesState)
-builder.add_sequence([("model", model), ("tools", ToolNode([charge, send_mail], handle_tool_errors=False))])
+builder.add_node("model", model)
+builder.add_node("tools", ToolNode([charge, send_mail], handle_tool_errors=False))
 builder.add_edge(START, "model")
+builder.add_edge("model", "tools")
 graph: Any = builder.compile(checkpointer=saver)
 config: RunnableConfig = {"configurable": {"thread_id": "invoice-7"}}
 with suppress(ConnectionResetError):
