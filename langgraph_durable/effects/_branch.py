@@ -14,14 +14,13 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.codec import Codec, decode
 from langgraph_durable._checkpoints.decoding import decode_checkpoint
 from langgraph_durable._checkpoints.read import get_checkpoint
 from langgraph_durable._checkpoints.refs import CheckpointRef
-from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._context import SaverContext
 from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Row
+from langgraph_durable._postgres.statement import Row
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._answers import messages_in
 from langgraph_durable.effects._conversation import RequestedCall, is_placeholder

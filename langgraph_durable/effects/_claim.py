@@ -23,9 +23,8 @@ from typing import Any
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.drivers import BlockingDatabase
-from langgraph_durable._postgres.session import Session
 from langgraph_durable.effects import _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._keys import digest

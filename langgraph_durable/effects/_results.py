@@ -11,8 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Session
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable.effects import _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
 from langgraph_durable.effects._encoding import decode_result
