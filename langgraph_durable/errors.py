@@ -160,7 +160,15 @@ class EffectUnresolvedError(EffectError):
 
 
 class EffectAbandonedError(EffectError):
-    """The effect was abandoned by a decision: it does not count as done and never runs."""
+    """The effect was abandoned by a decision: it does not count as done and never runs.
+
+    Attributes:
+        effect_id: The effect's id.
+    """
+
+    def __init__(self, message: str, effect_id: str | None = None) -> None:
+        super().__init__(message)
+        self.effect_id = effect_id
 
 
 class EffectForkedError(EffectError):

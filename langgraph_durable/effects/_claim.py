@@ -20,6 +20,7 @@ from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
+from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.drivers import BlockingDatabase
@@ -214,7 +215,9 @@ async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | No
     if row.state == "completed":
         return await replay_match(call, match)
     if row.state == "abandoned":
-        raise EffectAbandonedError(f"{describe(row)} was abandoned by a decision, and is not retried")
+        raise EffectAbandonedError(
+            f"{describe(row)} was abandoned by a decision, and is not retried", format_ulid(row.effect_id)
+        )
     if row.state == "unknown":
         return await _recovery.recover(call, row, wait.deadline)
     if row.state == "suspended" and await _recovery.declare_unknown(call, row):

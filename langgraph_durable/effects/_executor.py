@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,7 @@ from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
 from langgraph_durable.effects._location import Place, ToolCall, find_place
 from langgraph_durable.effects._parameters import Arguments
 from langgraph_durable.effects._results import give
+from langgraph_durable.effects._rows import EffectRequest, EffectRow
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import EffectError, InvalidConfigError
 
@@ -35,14 +37,31 @@ class HasSerde(Protocol):
     serde: SerializerProtocol
 
 
-def mark_as_effect(function: Any) -> None:
-    """Note on a function that its body is an effect already."""
-    function.__effect__ = True
+_decorated: dict[str, weakref.WeakSet[Any]] = {}
+"""Effect's name -> the functions decorated so, as long as they exist."""
+
+
+def mark_as_effect(function: Any, name: str, policy: EffectPolicy) -> None:
+    """Note on a function that its body is an effect already, and its policy."""
+    function.__effect__ = policy
+    _decorated.setdefault(name, weakref.WeakSet()).add(function)
 
 
 def is_effect(function: Any) -> bool:
     """Return whether a function's body is an effect already."""
-    return bool(getattr(function, "__effect__", False))
+    return policy_of(function) is not None
+
+
+def policy_of(function: Any) -> EffectPolicy | None:
+    """Return the policy of a function whose body is an effect; None if it is not."""
+    policy = getattr(function, "__effect__", None)
+    return policy if isinstance(policy, EffectPolicy) else None
+
+
+def policy_named(name: str) -> EffectPolicy | None:
+    """Return the policy of the decorated functions of a name; None if there are none, or they differ."""
+    policies = [policy_of(function) for function in list(_decorated.get(name, ()))]
+    return policies[0] if policies and all(policy == policies[0] for policy in policies) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +184,27 @@ class EffectExecutor:
             named=scope in ("key", "thread", "global"),
             is_alone=tool_call is None or tool_call.is_alone,
             counted_in=identity.calls if identity.runs_again else None,
+        )
+
+    def recovery_call(
+        self, db: Database, row: EffectRow, policy: EffectPolicy, place: Place | None, *, is_alone: bool
+    ) -> EffectCall:
+        """Return a call by which an effect is recovered in a place that did not request it."""
+        request = EffectRequest(
+            row.key,
+            row.tool,
+            row.scope,
+            row.input_hash,
+            lambda: None,
+            thread_id=row.thread_id,
+            checkpoint_ns=place.checkpoint_ns if place is not None else None,
+            checkpoint_id=place.checkpoint_id if place is not None else None,
+            task_id=place.task_id if place is not None else None,
+            run_id=place.run_id if place is not None else None,
+        )
+        leases = self._lease_keeper()
+        return EffectCall(
+            db, self.context, self.serde, leases, request, policy, place, named=True, is_alone=is_alone
         )
 
     def named_call(self, db: Database, name: str, key: str, args: Any, policy: EffectPolicy) -> EffectCall:

@@ -20,12 +20,12 @@ from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
 from langgraph_durable.effects import _store
 from langgraph_durable.effects._attempt import EffectCall
 from langgraph_durable.effects._encoding import record_of
+from langgraph_durable.effects._final import DeclaredFailedError
 from langgraph_durable.effects._keys import digest
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind
 from langgraph_durable.effects._run import Decision, resolve
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
-from langgraph_durable.errors import EffectError
 
 DECISIONS = ("happened", "retry", "failed", "abandon")
 FORK_DECISIONS = ("replay", "new")
@@ -41,11 +41,13 @@ def was_refused(call: EffectCall, row: EffectRow) -> bool:
     return call.place is not None and Note(NoteKind.REFUSED.value, call.place.task_id) in row.notes
 
 
-def refusal(row: EffectRow) -> EffectError:
+def refusal(row: EffectRow) -> DeclaredFailedError:
     """Return the error that ends a call whose effect a human declared failed."""
-    return EffectError(
-        f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was declared failed by a human. It did not take place, "
-        "and is not retried by this task"
+    effect_id = format_ulid(row.effect_id)
+    return DeclaredFailedError(
+        f"effect {effect_id} ({row.tool!r}) was declared failed by a human. It did not take place, and is not retried "
+        "by this task",
+        effect_id,
     )
 
 

@@ -243,6 +243,14 @@ async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
     return effect_row(rows[0]) if rows else None
 
 
+async def find_call_effects(
+    db: Database, thread_id: str, message_ids: Sequence[str], tool_call_ids: Sequence[str]
+) -> list[EffectRow]:
+    """Find the effects of tool calls, by their messages, and those of messages without an id; oldest first."""
+    params = {"thread_id": thread_id, "message_ids": message_ids, "tool_call_ids": tool_call_ids}
+    return [effect_row(row) for row in await db.fetch(sql.FIND_CALL_EFFECTS, params)]
+
+
 async def get_large_result(db: Database | Session, effect_id: uuid.UUID) -> bytes | None:
     """Get a result that is stored apart from its effect."""
     rows = await db.fetch(sql.GET_RESULT, (effect_id,))

@@ -19,6 +19,7 @@ from langgraph_durable.effects._executor import EffectExecutor, Invocation, mark
 from langgraph_durable.effects._identity import find_tool_call
 from langgraph_durable.effects._location import ToolCall, find_place
 from langgraph_durable.effects._lookup import log_in
+from langgraph_durable.effects._node_tools import node_tool, run_as_tool
 from langgraph_durable.effects._parameters import Parameters, plain_function, runtime_type
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
@@ -156,7 +157,7 @@ class _EffectFunction:
         wrapper = self._wrap_async() if is_async else self._wrap_sync()
         if self._own_name is None and self.name is not None:
             wrapper.__name__ = self.name
-        mark_as_effect(wrapper)
+        mark_as_effect(wrapper, self.name or self._own_name or "", self.policy)
         self._request_runtime(wrapper)
         self.wrapper = wrapper
         return wrapper
@@ -170,8 +171,12 @@ class _EffectFunction:
             if self.policy.read_only:
                 return await function(*args, **kwargs)
             executor, invocation = self._invocation(args, kwargs, runtime)
-            value, _ = await executor.run_invocation(
-                invocation, lambda: function(*args, **kwargs), asynchronous=True
+            value, _ = await run_as_tool(
+                executor,
+                invocation,
+                lambda: function(*args, **kwargs),
+                lambda: node_tool(runtime, wrapper),
+                asynchronous=True,
             )
             return value
 
@@ -190,7 +195,11 @@ class _EffectFunction:
             async def body() -> Any:
                 return function(*args, **kwargs)
 
-            value, _ = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
+            value, _ = run_sync(
+                run_as_tool(
+                    executor, invocation, body, lambda: node_tool(runtime, wrapper), asynchronous=False
+                )
+            )
             return value
 
         return wrapper

@@ -19,6 +19,7 @@ from langgraph_durable.effects._attempt import running
 from langgraph_durable.effects._claim import begin_effect
 from langgraph_durable.effects._deciding import decide
 from langgraph_durable.effects._executor import EffectExecutor
+from langgraph_durable.effects._healing import HealingMethods
 from langgraph_durable.effects._run import record_unreported
 from langgraph_durable.effects._transaction import begin_transaction_effect
 from langgraph_durable.effects.handle import AsyncEffect, Effect
@@ -33,7 +34,7 @@ T = TypeVar("T")
 _DEFAULT = EffectPolicy()
 
 
-class EffectLog(AcknowledgeMethods):
+class EffectLog(AcknowledgeMethods, HealingMethods):
     """The effects in one saver's database. Use `saver.effects`.
 
     Attributes:

@@ -20,6 +20,7 @@ from langgraph_durable.effects._executor import EffectExecutor, Invocation, is_e
 from langgraph_durable.effects._identity import find_tool_call
 from langgraph_durable.effects._keys import is_plain
 from langgraph_durable.effects._location import find_place
+from langgraph_durable.effects._node_tools import NodeTool, run_as_tool
 from langgraph_durable.effects._parameters import (
     Arguments,
     Source,
@@ -216,13 +217,13 @@ class _GuardedTool:
     ) -> Any:
         self._attempt = None
         invocation = self._invocation(args, kwargs)
-        value, self._attempt = await self._executor.run_invocation(
-            invocation, body, asynchronous=asynchronous
+        value, self._attempt = await run_as_tool(
+            self._executor,
+            invocation,
+            body,
+            lambda: NodeTool(self.tool, self._request.tool_call["id"]),
+            asynchronous=asynchronous,
         )
-        if self._attempt.replayed and self.tool.response_format == "content_and_artifact":
-            # A result from verify or from a human may be the content alone, or the pair as a JSON list.
-            is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-            return tuple(value) if is_pair else (value, None)
         return value
 
     def _invocation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation:
@@ -246,7 +247,7 @@ class _GuardedTool:
     def mark_replay(self, result: Any) -> Any:
         """Return a result, with a mark on its message if the call was replayed."""
         if self._attempt is not None and self._attempt.replayed and isinstance(result, ToolMessage):
-            return mark(result, self._attempt)
+            return mark(result, self._attempt.row)
         return result
 
 

@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
 from langgraph.types import Command, RetryPolicy, Send, StateUpdate
 from typing_extensions import TypedDict
 
@@ -1042,3 +1043,73 @@ async def test_tasks_that_race_for_one_outcome_get_it_once(
     result = await drive.invoke(graph, None, before.config)
     assert world.done == ["same"] * 4
     assert len(result["out"]) == 4
+
+
+# --- injected arguments ---
+
+
+class Order(MessagesState, total=False):
+    customer: str
+
+
+def invoicing(drive: Drive, world: World) -> Any:
+    """Return a tool whose customer comes from the state, not from the model."""
+    if drive.asynchronous:
+
+        @tool("invoice")
+        @effect(name="invoice")
+        async def ainvoice(text: str, customer: Annotated[str, InjectedState("customer")]) -> str:
+            """Send an invoice."""
+            return world(f"{text} {customer}")
+
+        return ainvoice
+
+    @tool("invoice")
+    @effect(name="invoice")
+    def invoice(text: str, customer: Annotated[str, InjectedState("customer")]) -> str:
+        """Send an invoice."""
+        return world(f"{text} {customer}")
+
+    return invoice
+
+
+async def test_sends_of_one_message_differ_by_what_is_injected(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    customers = ["ann", "bob", "eve"]
+    message = calls(("invoice", "7", "1")).model_copy(update={"id": "one"})
+    builder = StateGraph(Order)
+    builder.add_node("start", lambda state: {})
+    builder.add_node("tools", ToolNode([invoicing(drive, world)], handle_tool_errors=False))
+    builder.add_edge(START, "start")
+    builder.add_conditional_edges(
+        "start",
+        lambda state: [Send("tools", {"messages": [message], "customer": c}) for c in customers],
+        ["tools"],
+    )
+    graph = builder.compile(checkpointer=saver)
+    result = await drive.invoke(graph, GIVEN, thread())
+    assert sorted(world.done) == ["7 ann", "7 bob", "7 eve"]
+    assert sorted(told(result)) == ["did 7 ann", "did 7 bob", "did 7 eve"]
+    before = [s for s in await drive.history(graph, thread()) if "tools" in s.next][-1]
+    result = await drive.invoke(graph, None, before.config)
+    assert len(world.done) == 3
+    assert sorted(told(result)) == ["did 7 ann", "did 7 bob", "did 7 eve"]
+
+
+async def test_another_injected_value_on_a_fork_is_a_conflict(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    message = calls(("invoice", "7", "1")).model_copy(update={"id": "one"})
+    builder = StateGraph(Order)
+    builder.add_node("model", lambda state: {"messages": [message]})
+    builder.add_node("tools", ToolNode([invoicing(drive, world)], handle_tool_errors=False))
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    graph = builder.compile(checkpointer=saver)
+    await drive.invoke(graph, {**GIVEN, "customer": "ann"}, thread())
+    before = [s for s in await drive.history(graph, thread()) if "tools" in s.next][-1]
+    forked = await drive.update(graph, before.config, {"customer": "bob"}, "model")
+    with pytest.raises(EffectConflictError):
+        await drive.invoke(graph, None, forked)
+    assert world.done == ["7 ann"]
