@@ -57,6 +57,8 @@ __all__ = [
     "UnserializableValueError",
 ]
 
+_LINK = "See docs/errors.md#"
+
 
 class DurableError(Exception):
     """Base class of the errors that this package raises."""
@@ -130,7 +132,26 @@ class SaverClosedError(DurableError):
 
 
 class EffectError(DurableError):
-    """An effect cannot run, or its log entry cannot be changed; the message says what to do."""
+    """An effect cannot run, or its log entry cannot be changed; the message says what is known and what to do.
+
+    Attributes:
+        effect_id: The effect's id, for `saver.effects.resolve`; None if the error is about no recorded effect.
+    """
+
+    def __init__(self, message: str = "", effect_id: str | None = None, *, see: str | None = None) -> None:
+        """Create the error.
+
+        Args:
+            message: What happened, what is known, and what to do.
+            effect_id: The effect's id.
+            see: The section of docs/errors.md that the message ends with; by default that of the error's class.
+        """
+        # An unpickled error is created from its full message.
+        if _LINK not in message:
+            section = see or type(self).__name__.lower()
+            message = f"{message.rstrip('. ')}. {_LINK}{section}"
+        super().__init__(message)
+        self.effect_id = effect_id
 
 
 class EffectConflictError(EffectError):
@@ -142,15 +163,9 @@ class EffectInFlightError(EffectError):
 
 
 class EffectUnknownError(EffectError):
-    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides.
+    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides."""
 
-    Attributes:
-        effect_id: The effect's id, for `saver.effects.resolve`.
-    """
-
-    def __init__(self, message: str, effect_id: str) -> None:
-        super().__init__(message)
-        self.effect_id = effect_id
+    effect_id: str
 
 
 class EffectUnresolvedError(EffectError):

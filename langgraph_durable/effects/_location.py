@@ -20,6 +20,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph_durable.effects._keys import canonical, digest
 
 # LangGraph's names in the configurable part of a running task's config.
+_CALL = "__pregel_call"
 _CHECKPOINTER = "__pregel_checkpointer"
 _DURABILITY = "__pregel_durability"
 _RESUME_MAP = "__pregel_resume_map"
@@ -59,6 +60,8 @@ class Place:
     send: Any
     """The function that takes the task's writes."""
     execution: Execution
+    call: Any = None
+    """The function that runs another task of the graph; LangGraph's loop can be reached by it."""
 
     @property
     def path(self) -> str:
@@ -127,6 +130,14 @@ class Execution:
             self._answers[:0] = reversed(taken)
             return list(self._answers)
 
+    def used_answers(self) -> list[Any]:
+        """Return the answers that this execution's `interrupt()` calls returned, in their order."""
+        return list(self._scratchpad.resume) if self._scratchpad is not None else []
+
+    def is_mapped(self, answer: Any) -> bool:
+        """Return whether an answer came by the id of its interrupt; LangGraph stores those only as the task's."""
+        return any(answer is mapped for mapped in self._resume_map.values())
+
     def keep_answers(self, send: Callable[[list[tuple[str, Any]]], object]) -> None:
         """Have LangGraph store the answers that the body has not received yet, as its `interrupt()` would.
 
@@ -193,6 +204,7 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         saver=configurable[_CHECKPOINTER],
         send=configurable.get(_SEND),
         execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
+        call=configurable.get(_CALL),
     )
 
 

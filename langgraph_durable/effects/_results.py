@@ -11,12 +11,12 @@ from langchain_core.messages import ToolMessage
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.session import Session
-from langgraph_durable.effects import _store
+from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
 from langgraph_durable.effects._encoding import decode_result
 from langgraph_durable.effects._location import ToolCall
 from langgraph_durable.effects._rows import EffectRow
-from langgraph_durable.errors import CheckpointCorruptedError, EffectError, EffectForkedError
+from langgraph_durable.errors import CheckpointCorruptedError
 
 
 async def replay(call: EffectCall, row: EffectRow, session: Session | None = None) -> Attempt:
@@ -28,21 +28,13 @@ async def replay(call: EffectCall, row: EffectRow, session: Session | None = Non
         CheckpointCorruptedError: Its result is damaged.
     """
     if call.policy.on_fork == "raise" and is_fork(call, row):
-        raise EffectForkedError(
-            f"{describe(row)} took place on another branch of the thread's history, and its policy has "
-            'on_fork="raise". Continue that branch, or use another on_fork='
-        )
+        raise _errors.forked(row)
     if row.result_lost:
-        raise EffectError(
-            f"{describe(row)} took place, but its result could not be stored ({row.error}). It is not run again. "
-            "Make the tool return plain data"
-        )
+        raise _errors.result_lost(row)
     attempt = Attempt(row, call.policy, replayed=True)
     encoded = await stored_result(call, row, session)
     if row.expired_at is not None:
-        raise EffectError(
-            f"the result of {describe(row)} has expired. The effect took place, and is not run again"
-        )
+        raise _errors.result_expired(row)
     if encoded is None and (row.result_type is not None or row.result is not None):
         raise CheckpointCorruptedError(
             f"cannot read the result of {describe(row)}: a part of it is missing. The effect took place, and is not "

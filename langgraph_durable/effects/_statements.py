@@ -24,6 +24,7 @@ def _load(name: str) -> Statement:
 
 CLAIM = _load("claim")
 MOVE = _load("move")
+RESTORE_RESULT = _load("restore_result")
 RECORD_REFUSAL = _load("record_refusal")
 RENEW = _load("renew_leases")
 ADD_NOTES = _load("add_notes")
@@ -33,4 +34,5 @@ GET_RESULT = _load("get_result")
 LIST_EVENTS = _load("list_events")
 LIST_EFFECTS = _load("list_effects")
 LIST_CHECKPOINT_EFFECTS = _load("list_checkpoint_effects")
+GET_WRITE_CHANNELS = _load("get_write_channels")
 CHECKPOINT_EXISTS = _load("checkpoint_exists")

@@ -49,6 +49,7 @@ def effect(
     idempotency_window: timedelta | float | None = ...,
     lease: timedelta | float = ...,
     wait_timeout: timedelta | float = ...,
+    timeout: timedelta | float | None = ...,
     on_fork: OnFork = ...,
     policy: EffectPolicy | None = None,
     key: str | Callable[..., str] | None = None,

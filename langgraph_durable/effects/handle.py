@@ -106,7 +106,8 @@ class _Handle:
     async def _complete(self, result: Any) -> None:
         self._require_attempted()
         await complete(self._call, self._attempt, result)
-        self._attempt.value = result
+        if not self.replayed:  # others found out meanwhile that it took place: their result is recorded
+            self._attempt.value = result
 
     async def _fail(self, error: str) -> None:
         self._require_attempted()
