@@ -25,7 +25,7 @@ from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Outcome, Transition
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
 from langgraph_durable.effects.records import State
-from langgraph_durable.errors import EffectError, UnserializableValueError
+from langgraph_durable.errors import EffectError, EffectSupersededError, UnserializableValueError
 
 _logger = logging.getLogger("langgraph_durable")
 
@@ -327,5 +327,7 @@ async def record_unreported(call: EffectCall, attempt: Attempt, exc: BaseExcepti
     """Record the outcome of a block that ended without reporting it."""
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
+    if isinstance(exc, EffectSupersededError) and exc.effect_id == format_ulid(attempt.row.effect_id):
+        return  # its report was refused already
     left = exc or EffectError("left without complete() or fail()")
     await record_exception(call, attempt, left, by_hand=True)

@@ -38,7 +38,9 @@ def current_effect() -> RunningEffect:
     if attempt is None:
         raise EffectError(
             "no effect is running here. Call current_effect() inside a function decorated with @effect, a body given "
-            "to effects.run(), or an effects.effect() block"
+            "to effects.run(), or an effects.effect() block. In a thread that the body starts, run the function by "
+            "contextvars.copy_context().run, or start it by asyncio.to_thread, which does that",
+            see="no-effect-is-running",
         )
     row = attempt.row
     return RunningEffect(

@@ -125,13 +125,13 @@ def _flow(saver: DurableSaver, ledger: Ledger, pay: Callable[[str], Any], *, asy
 
 def slow_down_storing() -> None:
     """Make writes slow after the saver has seen them, as large ones are."""
-    store = put._store_writes  # noqa: SLF001 (as the fault to simulate is there)
+    store = put._store_writes
 
     async def slow(db: Any, *args: Any) -> None:
         await db.sleep(DELAY)
         await store(db, *args)
 
-    put._store_writes = slow  # noqa: SLF001
+    put._store_writes = slow
 
 
 async def main(kind: str, slow: str, durability: Any, drive: Drive, conninfo: str, ledger: Ledger) -> None:

@@ -34,7 +34,8 @@ async def test_a_killed_payment_finds_the_writes_that_it_depended_on(
     """Otherwise the task decides anew, or the human is asked again, and something else is paid, too."""
     driven = "async" if drive.asynchronous else "sync"
     command = [sys.executable, "-m", "tests.acceptance.barrier_worker", kind, slow, durability, driven]
-    ended = subprocess.run([*command, conninfo, str(tmp_path)], timeout=60, check=False, capture_output=True)
+    command += [conninfo, str(tmp_path)]
+    ended = await asyncio.to_thread(subprocess.run, command, timeout=60, check=False, capture_output=True)
     assert ended.returncode == -9, ended.stderr.decode()
     ledger = Ledger(tmp_path)
     graph = build(kind, saver, ledger, asynchronous=drive.asynchronous)
@@ -73,14 +74,14 @@ async def test_effects_of_more_tasks_than_workers_do_not_wait_for_each_other(
     done = await drive.invoke(aflow if drive.asynchronous else flow, texts, config)  # type: ignore[arg-type]
     assert done == [f"did {text}" for text in texts]
     assert sorted(world.done) == sorted(texts)
-    assert time.monotonic() - before < _barrier._TIMEOUT  # noqa: SLF001
+    assert time.monotonic() - before < _barrier._TIMEOUT
 
 
 async def test_a_call_without_reachable_internals_waits_for_writes_in_flight(
     saver: DurableSaver, drive: Drive, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_barrier, "find_loops", lambda call: [])
-    writes = saver._context.known.writes  # noqa: SLF001
+    writes = saver._context.known.writes
     graph = _sending(saver, drive, world)
     token = writes.begin(_loops.WritesKey("thread", "", "checkpoint", "another task"))
     seen: list[list[str]] = []
