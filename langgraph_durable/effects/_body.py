@@ -48,11 +48,11 @@ async def run_in_time(call: EffectCall, body: Callable[[], Awaitable[Any]]) -> A
     await asyncio.wait({task}, timeout=_SECONDS_TO_END)
     if not task.done():
         task.add_done_callback(_ignore_end)
-    elif not task.cancelled() and (cause := task.exception()) is None:
+        raise BodyTimeoutError(timeout)
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is None:
         return task.result()  # it ended after all
-    elif not task.cancelled():
-        raise BodyTimeoutError(timeout) from cause
-    raise BodyTimeoutError(timeout)
+    raise BodyTimeoutError(timeout) from error
 
 
 def _ignore_end(task: asyncio.Future[Any]) -> None:

@@ -131,7 +131,7 @@ def slow_down_storing() -> None:
         await db.sleep(DELAY)
         await store(db, *args)
 
-    put._store_writes = slow
+    vars(put)["_store_writes"] = slow
 
 
 async def main(kind: str, slow: str, durability: Any, drive: Drive, conninfo: str, ledger: Ledger) -> None:
@@ -148,7 +148,7 @@ async def main(kind: str, slow: str, durability: Any, drive: Drive, conninfo: st
     saver_type = SlowSaver if slow == "not begun" else DurableSaver
     async with saver_type.from_conn_string(conninfo) as saver:
         graph = build(kind, saver, ledger, asynchronous=drive.asynchronous)
-        given = "go" if kind == "task" else Command(resume=answer)
+        given: Any = "go" if kind == "task" else Command(resume=answer)
         await drive.invoke(graph, given, thread(), durability=durability)
 
 

@@ -16,6 +16,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 
 from langgraph_durable import DurableSaver, EffectError, effect
+from langgraph_durable._checkpoints.known import WritesKey
 from langgraph_durable.effects import _barrier, _loops
 from tests.acceptance.barrier_worker import Ledger, State, build
 from tests.acceptance.driving import Drive, thread
@@ -83,7 +84,7 @@ async def test_a_call_without_reachable_internals_waits_for_writes_in_flight(
     monkeypatch.setattr(_barrier, "find_loops", lambda call: [])
     writes = saver._context.known.writes
     graph = _sending(saver, drive, world)
-    token = writes.begin(_loops.WritesKey("thread", "", "checkpoint", "another task"))
+    token = writes.begin(WritesKey("thread", "", "checkpoint", "another task"))
     seen: list[list[str]] = []
 
     def end() -> None:

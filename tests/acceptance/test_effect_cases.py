@@ -754,7 +754,8 @@ async def test_a_sync_effect_on_the_event_loop_is_always_refused(
     graph = builder.compile(checkpointer=saver)
     for number in range(20):
         config = thread(f"thread {number}")
-        for given in ({"trail": []}, None):
+        inputs: list[Any] = [{"trail": []}, None]
+        for given in inputs:
             with pytest.raises(EffectError, match=r"Make it async.*to_thread"):
                 await graph.ainvoke(given, config)
     assert world.done == []

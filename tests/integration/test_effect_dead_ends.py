@@ -111,7 +111,7 @@ async def test_a_lazy_result_is_refused(log: Log, make: Callable[[], Any]) -> No
 async def test_an_async_body_is_cancelled_after_its_timeout(saver: DurableSaver) -> None:
     ended: list[str] = []
 
-    async def hang() -> None:
+    async def hang() -> Any:
         try:
             await asyncio.sleep(60)
         finally:
@@ -235,7 +235,7 @@ def test_a_sync_body_that_hangs_can_be_decided_on(saver: DurableSaver, decided: 
 
 def test_a_live_body_with_a_timeout_keeps_its_lease(saver: DurableSaver) -> None:
     policy = EffectPolicy(timeout=60, lease=0.3)
-    assert saver.effects.run("pay", key="k", body=lambda: time.sleep(1.2), policy=policy) is None
+    saver.effects.run("pay", key="k", body=lambda: time.sleep(1.2), policy=policy)
     [record] = saver.effects.list()
     assert (record.state, record.attempts, len(saver.effects.history(record.effect_id))) == (
         "completed",

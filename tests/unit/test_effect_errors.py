@@ -99,7 +99,7 @@ def _links() -> Iterator[tuple[str, int, str]]:
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "see" and isinstance(node.value, ast.Constant):
-                yield file.name, node.value.lineno, node.value.value
+                yield file.name, node.value.lineno, str(node.value.value)
 
 
 def test_every_link_leads_to_a_section() -> None:
