@@ -86,15 +86,14 @@ async def decide(db: Database, serde: SerializerProtocol, effect_id: str, decisi
         decision.force and await _take_by_force(db, row, decision)
     ):
         row = _require_decidable(await ops.get_effect(db, ulid), effect_id)
-    notes = _notes(row, decision)
-    reason = (
-        ": ".join(filter(None, ["failed", decision.note])) if decision.given == "failed" else decision.note
-    )
-    may_move = row.state == "unknown" or (decision.force and row.state == "claimed" and finding is not None)
-    if not may_move or not await resolve(
-        db, serde, row, Decision(finding, "human", decision.who, reason, notes)
-    ):
+    if row.state != "unknown" and not (decision.force and row.state == "claimed" and finding is not None):
         raise _errors.needs_no_decision(row)
+    reason = decision.note
+    if decision.given == "failed":
+        reason = ": ".join(filter(None, ["failed", decision.note]))
+    applied = Decision(finding, "human", decision.who, reason, _notes(row, decision))
+    if not await resolve(db, serde, row, applied):
+        raise _errors.needs_no_decision(await ops.get_effect(db, ulid) or row)
     return await _record(db, serde, ulid)
 
 

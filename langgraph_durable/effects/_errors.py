@@ -145,7 +145,8 @@ def needs_no_decision(row: EffectRow) -> EffectError:
         "abandoned": "It was given up, and stays so",
     }
     return EffectError(
-        f"{describe(row)} is {row.state} and needs no decision. {reasons.get(row.state, 'It was moved meanwhile')}",
+        f"{describe(row)} is {row.state} and needs no decision. "
+        + reasons.get(row.state, "Others moved it meanwhile. Decide again"),
         effect_id,
         see="not-to-be-decided",
     )

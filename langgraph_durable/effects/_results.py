@@ -102,3 +102,40 @@ def _rebind(value: Any, attempt: Attempt, call: ToolCall | None) -> Any:
     if type(value).__name__ == "Command" and isinstance(update, dict):
         return replace(value, update={name: _rebind(item, attempt, call) for name, item in update.items()})
     return value
+
+
+def mark_plain_result(value: Any, attempt: Attempt, runtime: Any, function: Any) -> Any:
+    """Return a replayed result as the marked ToolMessage that its tool would make of it.
+
+    Only where ToolNode runs a tool whose function is the effect itself. Any other caller expects the function's value.
+
+    Args:
+        value: What the body returned when it ran.
+        attempt: Whose value it is.
+        runtime: What ToolNode passed to the tool; None if it did not call it.
+        function: The effect's function.
+    """
+    tool = next((t for t in getattr(runtime, "tools", ()) if _runs(t, function)), None)
+    if not attempt.replayed or tool is None:
+        return value
+    with_artifact = tool.response_format == "content_and_artifact"
+    content, artifact = value if with_artifact else (value, None)
+    message = _message_of(content, artifact, runtime.tool_call_id, tool.name)
+    if message is None:
+        return value
+    message = mark(message, attempt)
+    return (message, artifact) if with_artifact else message
+
+
+def _runs(tool: Any, function: Any) -> bool:
+    return getattr(tool, "func", None) is function or getattr(tool, "coroutine", None) is function
+
+
+def _message_of(content: Any, artifact: Any, tool_call_id: str | None, name: str) -> ToolMessage | None:
+    """Return the message that langchain makes of a tool's plain result; None if it does not make one."""
+    try:
+        from langchain_core.tools.base import _format_output
+    except ImportError:
+        return None
+    made = _format_output(content, artifact, tool_call_id, name, "success")
+    return made if isinstance(made, ToolMessage) and made is not content else None

@@ -17,6 +17,7 @@ from langgraph_durable.effects._executor import EffectExecutor, Invocation, mark
 from langgraph_durable.effects._keys import drop_unhashable
 from langgraph_durable.effects._location import find_place, find_tool_call
 from langgraph_durable.effects._lookup import log_in
+from langgraph_durable.effects._results import mark_plain_result
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
     EffectPolicy,
@@ -158,10 +159,10 @@ class _EffectFunction:
             if self.policy.read_only:
                 return await function(*args, **kwargs)
             executor, invocation = self._invocation(args, kwargs, runtime)
-            value, _ = await executor.run_invocation(
+            value, attempt = await executor.run_invocation(
                 invocation, lambda: function(*args, **kwargs), asynchronous=True
             )
-            return value
+            return mark_plain_result(value, attempt, runtime, wrapper)
 
         return wrapper
 
@@ -178,8 +179,8 @@ class _EffectFunction:
             async def body() -> Any:
                 return function(*args, **kwargs)
 
-            value, _ = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
-            return value
+            value, attempt = run_sync(executor.run_invocation(invocation, body, asynchronous=False))
+            return mark_plain_result(value, attempt, runtime, wrapper)
 
         return wrapper
 

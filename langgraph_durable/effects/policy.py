@@ -91,7 +91,8 @@ class EffectPolicy:
         wait_timeout: How long to wait for an attempt in flight elsewhere, for `verify_after`, or for `Undetermined`.
         timeout: How long the body may run. An async body is then cancelled, and its effect is unknown. A sync body
             cannot be stopped: its lease is no longer renewed, so that others may decide on the effect once the lease
-            has ended. If they do, the body's late end is refused. By default a body may run for ever.
+            has ended. If they do, the body's late end is refused. The same goes for a block of `effects.effect()`. By
+            default a body may run for ever.
         on_fork: What another branch of the thread's history gets when it comes to a completed effect: its outcome
             ("replay"), a separate effect ("new"), a human's decision ("ask"), or EffectForkedError ("raise"). Running
             again from an old checkpoint creates a branch too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import operator
 import threading
 import time
@@ -852,6 +853,83 @@ async def test_a_key_identifies_calls_across_threads(saver: DurableSaver, drive:
     for name in ("one", "two"):
         assert told(await drive.invoke(graph, GIVEN, thread(name))) == ["did a", "did b", "did a"]
     assert sorted(world.done) == ["a", "b"]
+
+
+# --- replays ---
+
+
+@pytest.mark.parametrize("form", ["content", "content_and_artifact"])
+async def test_a_replayed_plain_result_is_marked_in_its_message(
+    saver: DurableSaver, drive: Drive, world: World, form: Any
+) -> None:
+    def body(text: str) -> Any:
+        done = {"done": world(text)}
+        return (done, "the artifact") if form == "content_and_artifact" else done
+
+    @tool("remind", response_format=form)
+    @effect(name="remind")
+    def act(text: str) -> Any:
+        """Do it."""
+        return body(text)
+
+    @tool("remind", response_format=form)
+    @effect(name="remind")
+    async def aact(text: str) -> Any:
+        """Do it."""
+        return body(text)
+
+    graph = agent(saver, [aact if drive.asynchronous else act], calls(("remind", "a", "1")))
+    first = (await drive.invoke(graph, GIVEN, thread()))["messages"][-2]
+    again = (await drive.invoke(graph, None, await before_tools(drive, graph)))["messages"][-2]
+    assert (again.content, again.artifact, again.name, again.status) == (
+        first.content,
+        first.artifact,
+        first.name,
+        first.status,
+    )
+    assert first.response_metadata == {}
+    mark = again.response_metadata["effect"]
+    assert (mark["replayed"], mark["source"], mark["attempts"]) == (True, "executed", 1)
+    assert world.done == ["a"]
+
+
+async def test_a_replay_behind_another_decorator_is_the_function_s_value(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """A message would surprise what stands between the tool and the effect."""
+
+    def loud(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> str:
+            said: str = function(*args, **kwargs)
+            return said.upper()
+
+        return call
+
+    @tool
+    @loud
+    @effect
+    def remind(text: str) -> str:
+        """Do it."""
+        return world(text)
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    assert told(await drive.invoke(graph, GIVEN, thread())) == ["DID A"]
+    assert told(await drive.invoke(graph, None, await before_tools(drive, graph))) == ["DID A"]
+    assert world.done == ["a"]
+
+
+async def test_an_async_tool_with_a_timeout_may_ask_a_human(saver: DurableSaver, world: World) -> None:
+    @tool
+    @effect(timeout=30)
+    async def remind(text: str) -> str:
+        """Do it."""
+        return world(f"{text} {interrupt('when?')}")
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    await graph.ainvoke(GIVEN, thread())
+    assert [i.value for i in interrupts(await graph.aget_state(thread()))] == ["when?"]
+    assert told(await graph.ainvoke(Command(resume="today"), thread())) == ["did a today"]
 
 
 # --- durability ---

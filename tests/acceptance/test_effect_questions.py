@@ -62,6 +62,7 @@ async def test_a_question_about_an_effect_does_not_shift_the_tools_answers(
     ("decision", "done", "says"),
     [
         ("happened", ["a"], "as said"),
+        ("not_happened", ["a", "a"], "did a"),
         ("retry", ["a", "a"], "did a"),
         ("failed", ["a"], ""),
         ("abandon", ["a"], ""),
