@@ -41,6 +41,8 @@ class Loop:
         configurable = inner.config["configurable"]
         self._thread_id = str(configurable.get("thread_id", ""))
         self._ns = configurable.get("checkpoint_ns") or ""
+        # Read later, and expected now, so that a LangGraph without them is noticed here.
+        _ = inner.checkpoint["id"], inner.checkpoint_pending_writes, inner.tasks
 
     @property
     def has_checkpointer(self) -> bool:

@@ -18,6 +18,7 @@ from langgraph.graph import START, StateGraph
 from langgraph_durable import DurableSaver, EffectError, effect
 from langgraph_durable._checkpoints.known import WritesKey
 from langgraph_durable.effects import _barrier, _loops
+from langgraph_durable.effects._location import find_place
 from tests.acceptance.barrier_worker import Ledger, State, build
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import World
@@ -96,6 +97,35 @@ async def test_a_call_without_reachable_internals_waits_for_writes_in_flight(
     assert await drive.invoke(graph, {}, thread("thread")) == {"paid": "did a"}
     timer.join()
     assert seen == [[]]
+
+
+async def test_loops_are_found_in_nodes_with_a_timeout_and_in_subgraphs(
+    saver: DurableSaver, drive: Drive
+) -> None:
+    found: list[int] = []
+
+    def look() -> dict[str, str]:
+        place = find_place()
+        assert place is not None
+        loops = _loops.find_loops(place.call)
+        found.append(len(loops))
+        assert [loop.is_async for loop in loops] == [drive.asynchronous] * len(loops)
+        return {"paid": "nothing"}
+
+    async def alook(state: State) -> dict[str, str]:
+        return look()
+
+    inner = StateGraph(State)
+    if drive.asynchronous:
+        inner.add_node("node", alook, timeout=60)
+    else:
+        inner.add_node("node", lambda state: look())
+    inner.add_edge(START, "node")
+    outer = StateGraph(State)
+    outer.add_node("inner", inner.compile())
+    outer.add_edge(START, "inner")
+    await drive.invoke(outer.compile(checkpointer=saver), {}, thread())
+    assert found == [2]
 
 
 def test_loops_are_not_found_in_unexpected_internals() -> None:
