@@ -27,10 +27,10 @@ from langgraph_durable._checkpoints.read import get_tuple
 from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext, SaverOptions
 from langgraph_durable._inspect.methods import InspectionMethods
-from langgraph_durable._postgres.connections import given_async_connections, given_connections
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable._postgres.pool_context import PoolSettings
-from langgraph_durable._postgres.pools import OwnPools
+from langgraph_durable._postgres.given import given_async_connections, given_connections
+from langgraph_durable._postgres.own_pools import OwnPools
+from langgraph_durable._postgres.pools import PoolSettings
 from langgraph_durable._retention.methods import RetentionMethods
 from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
 from langgraph_durable._validation import require_pool_sizes, require_prepare_threshold, require_seconds

@@ -18,19 +18,18 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.encoding import encode_checkpoint, encode_writes, may_overwrite
 from langgraph_durable._checkpoints.known import KnownCheckpoints, KnownWrites, WritesKey
-from langgraph_durable._checkpoints.read import resolve_checkpoint_id
 from langgraph_durable._checkpoints.refs import (
     CheckpointRef,
     checkpoint_ref,
     config_of,
+    resolve_checkpoint_id,
     stored_checkpoint_ref,
 )
 from langgraph_durable._checkpoints.rows import CheckpointRow, Fold, WriteRow
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.batch import Column, SentRow
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import AsyncDatabase
-from langgraph_durable._postgres.statement import load, load_rows
+from langgraph_durable._postgres.statement import Column, SentRow, load, load_rows
 from langgraph_durable._segments.cache import SegmentCache
 from langgraph_durable._segments.values import EncodedValue, plan_segments
 from langgraph_durable._validation import require_text

@@ -17,9 +17,8 @@ from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
 from langgraph_durable._checkpoints.rows import StoredCheckpoint, StoredValue, StoredWrite
 from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Params, Row, Session
-from langgraph_durable._postgres.statement import Statement, load
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable._postgres.statement import Params, Row, Statement, load
 from langgraph_durable._segments.reading import fill_values, reread_locked
 from langgraph_durable._segments.values import SegmentedValue, is_index
 from langgraph_durable.errors import CheckpointCorruptedError

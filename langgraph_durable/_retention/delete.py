@@ -10,10 +10,9 @@ from ulid import ULID
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREAD
-from langgraph_durable._postgres.session import Call, Row, Session
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import Call, Row, load
 from langgraph_durable._retention.removal import keep_other_runs, remove_from_threads, run_removal
 from langgraph_durable._validation import require_ids, require_thread_id
 from langgraph_durable.errors import EffectUnresolvedError, InvalidConfigError

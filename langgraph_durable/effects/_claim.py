@@ -22,8 +22,7 @@ from datetime import timedelta
 from typing import Any
 
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Session
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable.effects import _errors, _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._barrier import await_stored, require_free_loop

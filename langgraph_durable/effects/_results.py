@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable._postgres.session import Session
+from langgraph_durable._postgres.database import Session
 from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
 from langgraph_durable.effects._encoding import decode_result

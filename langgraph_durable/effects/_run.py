@@ -15,8 +15,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Session
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, owner, running
 from langgraph_durable.effects._body import BodyTimeoutError, require_ended, run_in_time

@@ -11,11 +11,10 @@ from datetime import timedelta
 from ulid import ULID
 
 from langgraph_durable._checkpoints.known import WritesKey
-from langgraph_durable._checkpoints.read import resolve_checkpoint_id
-from langgraph_durable._checkpoints.refs import CheckpointRef
+from langgraph_durable._checkpoints.refs import CheckpointRef, resolve_checkpoint_id
 from langgraph_durable._checkpoints.rows import Encoded
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Row, Session
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable._postgres.statement import Row
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._rows import (
     Claim,
