@@ -59,6 +59,8 @@ __all__ = [
     "UnserializableValueError",
 ]
 
+_LINK = "See docs/errors.md#"
+
 
 class DurableError(Exception):
     """Base class of the errors that this package raises."""
@@ -132,7 +134,26 @@ class SaverClosedError(DurableError):
 
 
 class EffectError(DurableError):
-    """An effect cannot run, or its log entry cannot be changed; the message says what to do."""
+    """An effect cannot run, or its log entry cannot be changed; the message says what is known and what to do.
+
+    Attributes:
+        effect_id: The effect's id, for `saver.effects.resolve`; None if the error is about no recorded effect.
+    """
+
+    def __init__(self, message: str = "", effect_id: str | None = None, *, see: str | None = None) -> None:
+        """Create the error.
+
+        Args:
+            message: What happened, what is known, and what to do.
+            effect_id: The effect's id.
+            see: The section of docs/errors.md that the message ends with; by default that of the error's class.
+        """
+        # An unpickled error is created from its full message.
+        if _LINK not in message:
+            section = see or type(self).__name__.lower()
+            message = f"{message.rstrip('. ')}. {_LINK}{section}"
+        super().__init__(message)
+        self.effect_id = effect_id
 
 
 class EffectConflictError(EffectError):
@@ -144,15 +165,9 @@ class EffectInFlightError(EffectError):
 
 
 class EffectUnknownError(EffectError):
-    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides.
+    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides."""
 
-    Attributes:
-        effect_id: The effect's id, for `saver.effects.resolve`.
-    """
-
-    def __init__(self, message: str, effect_id: str) -> None:
-        super().__init__(message)
-        self.effect_id = effect_id
+    effect_id: str
 
 
 class EffectUnresolvedError(EffectError):
@@ -160,15 +175,7 @@ class EffectUnresolvedError(EffectError):
 
 
 class EffectAbandonedError(EffectError):
-    """The effect was abandoned by a decision: it does not count as done and never runs.
-
-    Attributes:
-        effect_id: The effect's id.
-    """
-
-    def __init__(self, message: str, effect_id: str | None = None) -> None:
-        super().__init__(message)
-        self.effect_id = effect_id
+    """The effect was abandoned by a decision: it does not count as done and never runs."""
 
 
 class EffectForkedError(EffectError):
@@ -182,9 +189,7 @@ class EffectDuplicateError(EffectError):
         effect_id: That effect's id, for `saver.effects.acknowledge`.
     """
 
-    def __init__(self, message: str, effect_id: str) -> None:
-        super().__init__(message)
-        self.effect_id = effect_id
+    effect_id: str
 
 
 class EffectSupersededError(EffectError):

@@ -238,13 +238,15 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
 
         Round trips: 1.
         """
-        run_sync(put_writes(self._db, self.serde, config, writes, task_id, task_path))
+        known = self._context.known.writes
+        run_sync(put_writes(self._db, self.serde, known, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store a task's pending writes; see `put_writes`."""
-        await put_writes(self._adb, self.serde, config, writes, task_id, task_path)
+        known = self._context.known.writes
+        await put_writes(self._adb, self.serde, known, config, writes, task_id, task_path)
 
     # --- get ---
 

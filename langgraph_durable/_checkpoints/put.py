@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.encoding import encode_checkpoint, encode_writes, may_overwrite
-from langgraph_durable._checkpoints.known import KnownCheckpoints
+from langgraph_durable._checkpoints.known import KnownCheckpoints, KnownWrites, WritesKey
 from langgraph_durable._checkpoints.refs import (
     CheckpointRef,
     checkpoint_ref,
@@ -194,6 +194,7 @@ def _refusal(verdict: Verdict, row: CheckpointRow) -> DurableError:
 async def put_writes(
     db: Database,
     serde: SerializerProtocol,
+    known: KnownWrites,
     config: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
@@ -207,6 +208,24 @@ async def put_writes(
     rows = encode_writes(serde, ref, writes, require_text(task_id, "task_id"))
     if not rows:
         return
+    key = WritesKey(ref.thread_id, ref.namespace, checkpoint_id, task_id)
+    token = known.begin(key)
+    try:
+        await _store_writes(db, ref, checkpoint_id, writes, rows, task_id, task_path)
+    finally:
+        known.end(token)
+    known.add(key, writes)
+
+
+async def _store_writes(
+    db: Database,
+    ref: CheckpointRef,
+    checkpoint_id: str,
+    writes: Sequence[tuple[str, Any]],
+    rows: Sequence[WriteRow],
+    task_id: str,
+    task_path: str,
+) -> None:
     checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
     statement = PUT_WRITES_LAST_WINS if may_overwrite(writes) else PUT_WRITES_FIRST_WINS
     sent = writes_row(ref, checkpoint_id, rows, task_id, require_text(task_path, "task_path"))

@@ -53,7 +53,11 @@ async def get_tuple(
     if stored.metadata is None:
         return decode_ancestor(codec.serde, stored)
     known.add(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
-    return decode_checkpoint(codec.serde, stored)
+    found = decode_checkpoint(codec.serde, stored)
+    if found.pending_writes:
+        checkpoint = stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id
+        known.writes.add_read(checkpoint, found.pending_writes)
+    return found
 
 
 @measured("get_ulid")

@@ -8,6 +8,7 @@ from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
     IDEMPOTENT,
     READ_ONLY,
+    DecisionWord,
     EffectPolicy,
     Finding,
     Happened,
@@ -29,6 +30,7 @@ __all__ = [
     "IDEMPOTENT",
     "READ_ONLY",
     "AsyncEffect",
+    "DecisionWord",
     "Effect",
     "EffectEvent",
     "EffectLog",

@@ -16,38 +16,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
-from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database, Session
-from langgraph_durable._postgres.drivers import BlockingDatabase
-from langgraph_durable.effects import _questions, _recovery, _store
+from langgraph_durable.effects import _errors, _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
+from langgraph_durable.effects._barrier import await_stored, require_free_loop
 from langgraph_durable.effects._lineage import Related, needs_relation
-from langgraph_durable.effects._location import sorted_by_depth
 from langgraph_durable.effects._matching import find_match, replay_match, take_candidate
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
 from langgraph_durable.effects._stranded import require_none_stranded
 from langgraph_durable.effects.records import State
-from langgraph_durable.errors import (
-    EffectAbandonedError,
-    EffectConflictError,
-    EffectError,
-    EffectInFlightError,
-)
+from langgraph_durable.errors import EffectError, EffectInFlightError
 
 _FIRST_WAIT = 0.01
 _LONGEST_WAIT = 0.5
-_BARRIER_TIMEOUT = 15.0
-_FIRST_BARRIER_WAIT = 0.001
-_LONGEST_BARRIER_WAIT = 0.25
-_BARRIER_QUERY_AFTER = 0.02
-"""The longest wait before the database is asked: usually this process is about to put the checkpoint."""
 _TRANSACTION_LEASE = timedelta(days=1)
 _LATE_CLAIMS = 100
 """How often a call claims after its wait has passed, because others keep moving the effect."""
@@ -87,6 +75,7 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
         EffectError: That is not possible; its subclasses say why.
     """
     await _require_no_transaction(call)
+    require_free_loop(call)
     if call.place is not None:
         call.place.execution.take_answers(_questions.is_addressed)  # no interrupt of the body may get one
     # Most calls are new, or replays, for which one read by key is enough.
@@ -96,7 +85,7 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
         return await replay(call, known)
     if known is None:
         await require_none_stranded(call)
-    await _await_checkpoints(call)
+    await await_stored(call)
     if is_foreign and (match := await find_match(call)) is not None and match.row.state == "completed":
         _require_same_arguments(call, match.row)
         if (replayed := await replay_match(call, match)) is not None:
@@ -181,7 +170,7 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
         if kind is ClaimKind.CLAIMED:
             return Attempt(row, call.policy, replayed=False, claimed_at=claimed_at)
         if row.state == "failed" and _questions.was_refused(call, row):
-            raise _questions.refusal(row)
+            raise _errors.declared_failed(row)
         attempt: Attempt | None = None
         relation = Relation.OWN
         if kind is ClaimKind.CANDIDATE:
@@ -215,9 +204,7 @@ async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | No
     if row.state == "completed":
         return await replay_match(call, match)
     if row.state == "abandoned":
-        raise EffectAbandonedError(
-            f"{describe(row)} was abandoned by a decision, and is not retried", format_ulid(row.effect_id)
-        )
+        raise _errors.abandoned(row)
     if row.state == "unknown":
         return await _recovery.recover(call, row, wait.deadline)
     if row.state == "suspended" and await _recovery.declare_unknown(call, row):
@@ -225,10 +212,7 @@ async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | No
     if await _store.expire_effect(call.db, row, owner()):
         return None
     if not await wait.sleep(call.db):
-        raise EffectInFlightError(
-            f"{describe(row)} is still in flight at {row.owner}. Wait until it ends, or until its lease does, and run "
-            "again"
-        )
+        raise _errors.in_flight(row)
     return None
 
 
@@ -297,57 +281,4 @@ async def _renew(call: EffectCall, attempt: Attempt) -> bool:
 
 def _require_same_arguments(call: EffectCall, row: EffectRow) -> None:
     if row.input_hash != call.request.input_hash:
-        raise EffectConflictError(
-            f"{describe(row)} was recorded with other arguments. The same call must come with the same arguments. "
-            "Give the effect a key= that distinguishes the two calls"
-        )
-
-
-# --- the durability barrier ---
-
-
-async def _await_checkpoints(call: EffectCall) -> None:
-    """Wait until the checkpoints that lead here are stored: the durability barrier.
-
-    Without it, a crash would lose the message that names the effect, and the model would ask for the effect anew.
-    """
-    place = call.place
-    if place is None or call.named or call.request.outer_id is not None:
-        return
-    if place.durability == "exit":
-        raise EffectError(
-            f'the effect {call.request.tool!r} runs before its checkpoint is stored, with durability="exit". A crash '
-            'would forget that it was requested. Use durability "async" or "sync", or give the effect a key='
-        )
-    deadline, delay = time.monotonic() + _BARRIER_TIMEOUT, _FIRST_BARRIER_WAIT
-    # A task's namespace names the checkpoint of the enclosing graph again, and that is stored only once.
-    graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(place.checkpoints))}
-    for checkpoint_id, ns in graphs.items():
-        key = (place.thread_id, ns, checkpoint_id)
-        while key not in call.context.known:
-            _require_loop_is_free(call, place.thread_id, ns)
-            # Another task or thread of this process may be putting it.
-            if delay > _BARRIER_QUERY_AFTER and await _store.checkpoint_exists(call.db, *key):
-                break
-            if time.monotonic() > deadline:
-                raise EffectError(
-                    f"the effect {call.request.tool!r} was requested by checkpoint {checkpoint_id!r} of thread "
-                    f"{place.thread_id!r} (namespace {ns!r}), which is not stored. A crash would forget the request. "
-                    "Compile the subgraph with a checkpointer, or give the effect a key="
-                )
-            await call.db.sleep(delay)
-            delay = min(delay * 2, _LONGEST_BARRIER_WAIT)
-
-
-def _require_loop_is_free(call: EffectCall, thread_id: str, ns: str) -> None:
-    """Refuse to block the event loop that has yet to put the checkpoint that is waited for."""
-    loop = call.context.known.in_flight.get((thread_id, ns))
-    if loop is None or not isinstance(call.db, BlockingDatabase):
-        return
-    with suppress(RuntimeError):  # no loop runs here
-        if asyncio.get_running_loop() is loop:
-            raise EffectError(
-                f"the sync effect {call.request.tool!r} was called on the event loop that has yet to store its "
-                f"checkpoint. Thread: {thread_id!r}, namespace: {ns!r}. Make it async, call it by asyncio.to_thread, "
-                'use durability="sync", or give it a key='
-            )
+        raise _errors.conflict(row)

@@ -94,6 +94,14 @@ class Execution:
             task.answers[:0] = reversed(taken)
             return list(task.answers)
 
+    def used_answers(self) -> list[Any]:
+        """Return the answers that this execution's `interrupt()` calls returned, in their order."""
+        return list(self._task.resume or ())
+
+    def is_mapped(self, answer: Any) -> bool:
+        """Return whether an answer came by the id of its interrupt; LangGraph stores those only as the task's."""
+        return any(answer is mapped for mapped in self._task.resume_map.values())
+
     def keep_answers(self, send: Callable[[list[tuple[str, Any]]], object]) -> None:
         """Have LangGraph store the answers that the body has not received yet, as its `interrupt()` would.
 

@@ -243,7 +243,7 @@ class EffectExecutor:
         lease = (
             nullcontext()
             if attempt.replayed
-            else self._leases.keep(row.effect_id, row.fence, call.policy.lease)
+            else self._leases.keep(row.effect_id, row.fence, call.policy.lease, call.policy.timeout)
         )
         with lease, running(attempt):
             yield

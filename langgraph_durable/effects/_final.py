@@ -8,9 +8,5 @@ from langgraph_durable.errors import EffectAbandonedError, EffectError
 class DeclaredFailedError(EffectError):
     """A human declared the effect failed: it did not take place, and the task must not try it again."""
 
-    def __init__(self, message: str, effect_id: str | None = None) -> None:
-        super().__init__(message)
-        self.effect_id = effect_id
-
 
 FINAL_ERRORS = (EffectAbandonedError, DeclaredFailedError)

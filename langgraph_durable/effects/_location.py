@@ -13,6 +13,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph_durable.effects._execution import Execution, Executions
 
 # LangGraph's names in the configurable part of a running task's config.
+_CALL = "__pregel_call"
 _CHECKPOINTER = "__pregel_checkpointer"
 _DURABILITY = "__pregel_durability"
 _READ = "__pregel_read"
@@ -63,6 +64,8 @@ class Place:
     """Whether an earlier execution of the task may have made effects: this is a resumed run, or a retry."""
     channels: Mapping[str, Any] | None
     """The graph's state as it was when the step began; None if this version of LangGraph hides it."""
+    call: Any = None
+    """The function that runs another task of the graph; LangGraph's loop can be reached by it."""
 
     @property
     def path(self) -> str:
@@ -119,6 +122,7 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
         runs_again=bool(configurable.get(_RESUMING)) or _attempt_number(configurable.get(_RUNTIME)) > 1,
         channels=_channels_of(configurable.get(_READ)),
+        call=configurable.get(_CALL),
     )
 
 

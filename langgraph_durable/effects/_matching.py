@@ -12,14 +12,14 @@ from datetime import timedelta
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.times import OutOfRange
-from langgraph_durable.effects import _lineage, _questions, _store
+from langgraph_durable.effects import _errors, _lineage, _questions, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._keys import digest
 from langgraph_durable.effects._lineage import Related
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Relation
-from langgraph_durable.errors import EffectDuplicateError, EffectForkedError
+from langgraph_durable.errors import EffectDuplicateError
 
 _SAME_CALL = (Relation.UNDELIVERED, Relation.FORK, Relation.GONE)
 _OPEN = ("issued", "unknown")
@@ -143,10 +143,7 @@ async def _wants_new_if_undelivered(call: EffectCall, row: EffectRow) -> bool:
 
 async def _wants_new_on_fork(call: EffectCall, row: EffectRow) -> bool:
     if call.policy.on_fork == "raise":
-        raise EffectForkedError(
-            f"{describe(row)} took place on another branch of the thread's history, and its policy has "
-            'on_fork="raise". Continue that branch, or use another on_fork='
-        )
+        raise _errors.forked(row)
     if call.policy.on_fork == "ask":
         return await _questions.ask_about_fork(call, row) == "new"
     return call.policy.on_fork == "new"

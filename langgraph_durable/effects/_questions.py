@@ -7,27 +7,26 @@ run. So an answer to the effect log names its effect, is taken out of LangGraph'
 uses up no interrupt.
 
 An answer decides only what was asked before it: the effect's notes have each question with its fence, and each answer
-that was used. LangGraph hands out the last answer again when a failed run continues, so without that one "retry" would
-allow two.
+that was used. LangGraph hands out the last answer again when a failed run continues, so without that one
+"not_happened" would allow two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
-from langgraph_durable.effects import _store
+from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import EffectCall
 from langgraph_durable.effects._encoding import record_of
-from langgraph_durable.effects._final import DeclaredFailedError
 from langgraph_durable.effects._keys import digest
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind
 from langgraph_durable.effects._run import Decision, resolve
-from langgraph_durable.effects.policy import Finding, Happened, NotHappened
+from langgraph_durable.effects.policy import DecisionWord, Finding, Happened, NotHappened
 
-DECISIONS = ("happened", "retry", "failed", "abandon")
+DECISIONS: tuple[DecisionWord, ...] = get_args(DecisionWord)
 FORK_DECISIONS = ("replay", "new")
 
 
@@ -39,16 +38,6 @@ def is_addressed(value: Any) -> bool:
 def was_refused(call: EffectCall, row: EffectRow) -> bool:
     """Return whether a human answered this task that the effect failed."""
     return call.place is not None and Note(NoteKind.REFUSED.value, call.place.task_id) in row.notes
-
-
-def refusal(row: EffectRow) -> DeclaredFailedError:
-    """Return the error that ends a call whose effect a human declared failed."""
-    effect_id = format_ulid(row.effect_id)
-    return DeclaredFailedError(
-        f"effect {effect_id} ({row.tool!r}) was declared failed by a human. It did not take place, and is not retried "
-        "by this task",
-        effect_id,
-    )
 
 
 async def note_waiting(call: EffectCall, row: EffectRow) -> None:
@@ -102,7 +91,7 @@ async def _apply_answer(
 ) -> None:
     assert call.place is not None  # noqa: S101 (answers come to tasks)
     decision = answer["decision"]
-    finding: Finding | None = NotHappened() if decision in ("retry", "failed") else None
+    finding: Finding | None = NotHappened() if decision in ("not_happened", "retry", "failed") else None
     if decision == "happened":
         finding = Happened(answer.get("result"))
     notes = [_answer(answer)]
@@ -115,7 +104,7 @@ async def _apply_answer(
     # and move it again; one with a note but no move would be refused when the task reruns.
     moved = await resolve(call.db, call.serde, row, Decision(finding, "human", "human", reason, notes))
     if moved and decision == "failed" and not elsewhere:
-        raise refusal(row)
+        raise _errors.declared_failed(row)
 
 
 # --- questions ---

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from typing import Any
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable._postgres.times import OutOfRange
-from langgraph_durable.effects import _questions, _store
-from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
+from langgraph_durable.effects import _errors, _questions, _store
+from langgraph_durable.effects._attempt import Attempt, EffectCall, owner
 from langgraph_durable.effects._encoding import record_of
 from langgraph_durable.effects._matching import adopt_duplicate, wants_new_if_old
 from langgraph_durable.effects._rows import EffectRow, Outcome, Transition
 from langgraph_durable.effects._run import Decision, resolve
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened, Undetermined
+from langgraph_durable.effects.records import EffectRecord
 from langgraph_durable.errors import EffectError, EffectUnknownError
 
 _SHORTEST_SLEEP = 0.001
@@ -48,7 +51,7 @@ async def recover(
         return await _take_over(call, row, "the vendor knows its key")
     if policy.on_unknown in ("ask", "retry") and call.place is not None:
         await _questions.ask(call, row)
-    raise _unknown_error(row)
+    raise _errors.unknown(row)
 
 
 async def declare_unknown(call: EffectCall, row: EffectRow) -> bool:
@@ -101,20 +104,33 @@ async def _verify(call: EffectCall, row: EffectRow) -> Finding:
     assert call.policy.verify is not None  # noqa: S101 (the caller checks it)
     tool = call.request.tool
     try:
-        finding = call.policy.verify(record_of(call.serde, row))
-        if isawaitable(finding) and not isinstance(call.db, BlockingDatabase):
-            finding = await finding
+        finding = await _call_verify(call, record_of(call.serde, row))
     except Exception as exc:
-        raise _unknown_error(row, exc) from exc
+        raise _errors.unknown(row, exc) from exc
     if isawaitable(finding):
         if iscoroutine(finding):
             finding.close()
-        raise EffectError(f"verify of {tool!r} is async, but the tool is sync. Make both alike")
+        raise EffectError(
+            f"verify of {tool!r} is async, but the tool is sync. Make both alike", format_ulid(row.effect_id)
+        )
     if not isinstance(finding, (Happened, NotHappened, Undetermined)):
         raise EffectError(
-            f"verify of {tool!r} returned {finding!r:.100}. Return Happened(result), NotHappened() or Undetermined()"
+            f"verify of {tool!r} returned {finding!r:.100}. Return Happened(result), NotHappened() or Undetermined()",
+            format_ulid(row.effect_id),
         )
     return finding
+
+
+async def _call_verify(call: EffectCall, record: EffectRecord) -> Any:
+    """Return what verify returns; for async tools, awaited.
+
+    A sync verify of an async tool runs in a thread: it waits for the provider, and would block the event loop.
+    """
+    verify: Any = call.policy.verify
+    if isinstance(call.db, BlockingDatabase):
+        return verify(record)
+    finding = verify(record) if iscoroutinefunction(verify) else await asyncio.to_thread(verify, record)
+    return await finding if isawaitable(finding) else finding
 
 
 async def _apply_finding(call: EffectCall, row: EffectRow, finding: Finding, deadline: float) -> bool:
@@ -180,14 +196,3 @@ async def _take_over(call: EffectCall, row: EffectRow, reason: str) -> Attempt |
             return None
         moved = now  # the statement ran, its answer was lost, and it was retried
     return Attempt(moved, call.policy, replayed=False, claimed_at=claimed_at)
-
-
-def _unknown_error(row: EffectRow, cause: Exception | None = None) -> EffectUnknownError:
-    effect_id = format_ulid(row.effect_id)
-    why = f" (verify failed: {cause})" if cause is not None else ""
-    return EffectUnknownError(
-        f"{describe(row)} was attempted, and it is unknown whether it took place{why}. Give its policy a verify= or "
-        f"on_unknown=, or decide with saver.effects.resolve({effect_id!r}, ...) or "
-        f"`python -m langgraph_durable effects resolve {effect_id}`; then run again",
-        effect_id,
-    )

@@ -12,12 +12,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import Database, Session
-from langgraph_durable.effects import _store
+from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
 from langgraph_durable.effects._encoding import decode_result
 from langgraph_durable.effects._location import ToolCall
 from langgraph_durable.effects._rows import EffectRow
-from langgraph_durable.errors import CheckpointCorruptedError, EffectError
+from langgraph_durable.errors import CheckpointCorruptedError
 
 
 async def replay(call: EffectCall, row: EffectRow, session: Session | None = None) -> Attempt:
@@ -28,16 +28,11 @@ async def replay(call: EffectCall, row: EffectRow, session: Session | None = Non
         CheckpointCorruptedError: Its result is damaged.
     """
     if row.result_lost:
-        raise EffectError(
-            f"{describe(row)} took place, but its result could not be stored ({row.error}). It is not run again. "
-            "Make the tool return plain data"
-        )
+        raise _errors.result_lost(row)
     attempt = Attempt(row, call.policy, replayed=True)
     encoded = await stored_result(call, row, session)
     if row.expired_at is not None:
-        raise EffectError(
-            f"the result of {describe(row)} has expired. The effect took place, and is not run again"
-        )
+        raise _errors.result_expired(row)
     if encoded is None and (row.result_type is not None or row.result is not None):
         raise CheckpointCorruptedError(
             f"cannot read the result of {describe(row)}: a part of it is missing. The effect took place, and is not "

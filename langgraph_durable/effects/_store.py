@@ -10,7 +10,9 @@ from datetime import timedelta
 
 from ulid import ULID
 
+from langgraph_durable._checkpoints.known import WritesKey
 from langgraph_durable._checkpoints.refs import CheckpointRef, resolve_checkpoint_id
+from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.statement import Row
 from langgraph_durable.effects import _statements as sql
@@ -199,6 +201,34 @@ async def expire_effect(db: Database, row: EffectRow, actor: str, *, by_hand: bo
     return await move_effect(db, row.effect_id, transition) is not None
 
 
+async def restore_result(
+    db: Database, effect_id: uuid.UUID, result: Encoded, output_hash: bytes, event: tuple[str, str]
+) -> bool:
+    """Give a completed effect its lost or expired result; return whether it had none.
+
+    Args:
+        db: The database.
+        effect_id: The effect.
+        result: The result, encoded.
+        output_hash: Its hash.
+        event: Who gives it and why, for the audit log.
+
+    Round trips: 1. Transaction: its own.
+    """
+    kind, data = result
+    is_large = len(data) > _INLINE_BYTES
+    params = {
+        "effect_id": effect_id,
+        "result_type": kind,
+        "result": None if is_large else data,
+        "large": data if is_large else None,
+        "output_hash": output_hash,
+        "actor": _storable(event[0]),
+        "reason": _storable(event[1]),
+    }
+    return bool(await db.fetch(sql.RESTORE_RESULT, params))
+
+
 async def record_refusal(db: Database, effect_id: uuid.UUID, fence: int, actor: str, reason: str) -> None:
     """Keep in the history what an owner reported after another one took its effect over."""
     await db.fetch(
@@ -227,14 +257,6 @@ async def find_completed(db: Database, request: EffectRequest) -> EffectRow | No
     """Find an effect that was completed: all that a replay needs, for one read by key."""
     rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": scope_thread_of(request), "key": request.key})
     return effect_row(rows[0]) if rows else None
-
-
-async def list_stranded(db: Database, request: EffectRequest) -> list[EffectRow]:
-    """List effects that an earlier execution of a task made, with other arguments than a call that is new.
-
-    Round trips: 1.
-    """
-    return [effect_row(row) for row in await db.fetch(sql.LIST_STRANDED, request_params(request))]
 
 
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
@@ -302,6 +324,11 @@ async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, ch
     """Return whether a checkpoint is stored."""
     [(exists,)] = await db.fetch(sql.CHECKPOINT_EXISTS, (thread_id, checkpoint_ns, checkpoint_id))
     return bool(exists)
+
+
+async def get_write_channels(db: Database, key: WritesKey) -> list[str]:
+    """Get the channels of a task's pending writes, once for each write."""
+    return [channel for (channel,) in await db.fetch(sql.GET_WRITE_CHANNELS, key)]
 
 
 def effect_row(row: Row) -> EffectRow:

@@ -16,9 +16,10 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph_durable._checkpoints.codec import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.drivers import BlockingDatabase
-from langgraph_durable.effects import _store
+from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._attempt import EffectCall, describe
 from langgraph_durable.effects._rows import EffectRow
+from langgraph_durable.effects._store import effect_row, request_params
 from langgraph_durable.errors import CheckpointCorruptedError, EffectConflictError
 
 _TIMEOUT = 2.0
@@ -35,7 +36,8 @@ async def require_none_stranded(call: EffectCall) -> None:
     calls = call.counted_in
     if calls is None:
         return
-    stranded = await _store.list_stranded(call.db, call.request)
+    rows = await call.db.fetch(sql.LIST_STRANDED, request_params(call.request))
+    stranded = [effect_row(row) for row in rows]
     deadline = time.monotonic() + (0 if _blocks_loop(call) else _TIMEOUT)
     while stranded := [row for row in stranded if row.key not in calls.keys]:
         if time.monotonic() >= deadline:
@@ -59,7 +61,8 @@ def _conflict(call: EffectCall, row: EffectRow) -> EffectConflictError:
         f"{request.tool!r} is called{now}, but an earlier execution called it{before}: {describe(row)}, "
         f"{row.state}. {where} runs again and has not repeated that call, so this one may be the same. Compute the "
         "arguments from the state alone, or give the effect a key= that is the same each time. If both are wanted, "
-        f"call saver.effects.acknowledge({format_ulid(row.effect_id)!r}) and run again"
+        f"call saver.effects.acknowledge({format_ulid(row.effect_id)!r}) and run again",
+        format_ulid(row.effect_id),
     )
 
 

@@ -54,6 +54,7 @@ def effect(
     idempotency_window: timedelta | float | None = ...,
     lease: timedelta | float = ...,
     wait_timeout: timedelta | float = ...,
+    timeout: timedelta | float | None = ...,
     on_fork: OnFork = ...,
     on_undelivered: OnUndelivered = ...,
     duplicate_window: timedelta | float | None = ...,

@@ -44,6 +44,9 @@ class Undetermined:
         object.__setattr__(self, "retry_in", None if retry_in is None else _timedelta(retry_in, "retry_in"))
 
 
+DecisionWord: TypeAlias = Literal["happened", "not_happened", "retry", "failed", "abandon"]
+"""A decision on an effect in words, the same in code, in answers to questions, and on the command line."""
+
 Finding: TypeAlias = Happened | NotHappened | Undetermined
 Verify: TypeAlias = Callable[[EffectRecord], Finding | Awaitable[Finding]]
 
@@ -61,6 +64,7 @@ class PolicyFields(TypedDict, total=False):
     idempotency_window: timedelta | float | None
     lease: timedelta | float
     wait_timeout: timedelta | float
+    timeout: timedelta | float | None
     on_fork: OnFork
     on_undelivered: OnUndelivered
     duplicate_window: timedelta | float | None
@@ -89,6 +93,10 @@ class EffectPolicy:
         idempotency_window: How long the provider honours an idempotency key. After it, "retry" becomes "ask".
         lease: Time after which an owner that stopped renewing its lease is considered dead, on the server's clock.
         wait_timeout: How long to wait for an attempt in flight elsewhere, for `verify_after`, or for `Undetermined`.
+        timeout: How long the body may run. An async body is then cancelled, and its effect is unknown. A sync body
+            cannot be stopped: its lease is no longer renewed, so that others may decide on the effect once the lease
+            has ended. If they do, the body's late end is refused. The same goes for a block of `effects.effect()`. By
+            default a body may run for ever.
         on_fork: What another branch of the thread's history gets when it comes to a completed effect: its outcome
             ("replay"), a separate effect ("new"), a human's decision ("ask"), or EffectForkedError ("raise"). Running
             again from an old checkpoint creates a branch too.
@@ -109,6 +117,7 @@ class EffectPolicy:
     idempotency_window: timedelta | None
     lease: timedelta
     wait_timeout: timedelta
+    timeout: timedelta | None
     on_fork: OnFork
     on_undelivered: OnUndelivered
     duplicate_window: timedelta | None
@@ -126,6 +135,7 @@ class EffectPolicy:
         idempotency_window: timedelta | float | None = None,
         lease: timedelta | float = 30,
         wait_timeout: timedelta | float = 60,
+        timeout: timedelta | float | None = None,
         on_fork: OnFork = "replay",
         on_undelivered: OnUndelivered = "replay",
         duplicate_window: timedelta | float | None = _DAY,
@@ -141,6 +151,10 @@ class EffectPolicy:
         _require_choice(scope, "scope", Scope)
         _require_choice(on_fork, "on_fork", OnFork)
         _require_choice(on_undelivered, "on_undelivered", OnUndelivered)
+        if timeout is not None and not (timeout := _duration(timeout, "timeout")):
+            raise InvalidConfigError(
+                "timeout must be greater than 0. None means that the body may run for ever"
+            )
         fields = {
             "verify": verify,
             "on_unknown": on_unknown,
@@ -152,6 +166,7 @@ class EffectPolicy:
             "idempotency_window": _window(idempotency_window, "idempotency_window"),
             "lease": _lease(lease),
             "wait_timeout": _duration(wait_timeout, "wait_timeout"),
+            "timeout": timeout,
             "on_fork": on_fork,
             "on_undelivered": on_undelivered,
             "duplicate_window": _window(duplicate_window, "duplicate_window"),

@@ -76,6 +76,7 @@ class ToolWrapper:
         self._policies = dict(policies or {})
         self._default = default
         self._trust_hints = trust_hints
+        self._are_names_checked = not self._policies
 
     def policy_for(self, tool: BaseTool) -> EffectPolicy:
         """Return the policy of a tool: the one given for its name, or the default as adjusted by its hints."""
@@ -99,6 +100,8 @@ class ToolWrapper:
 
     def _guarded(self, request: Any) -> _GuardedTool | None:
         tool = request.tool
+        if not self._are_names_checked:
+            self._require_known_names(request)
         if tool is None:  # unknown to ToolNode, which reports it, or run by another wrapper
             return None
         policy = self.policy_for(tool)
@@ -106,6 +109,19 @@ class ToolWrapper:
             return None
         _require_guardable(tool, bodies)
         return _GuardedTool(self._executor, policy, request, bodies)
+
+    def _require_known_names(self, request: Any) -> None:
+        """Refuse policies of tools that do not exist: their names may be misspelled."""
+        tools = getattr(request.runtime, "tools", None)
+        if not tools:  # not known
+            return
+        names = {tool.name for tool in tools} | {getattr(request.tool, "name", None)}
+        if unknown := sorted(self._policies.keys() - names):
+            raise InvalidConfigError(
+                f"there are policies for {', '.join(map(repr, unknown))}, but no such tools. The tools are "
+                f"{', '.join(sorted(map(repr, names - {None})))}. Correct the names, or leave these policies out"
+            )
+        self._are_names_checked = True
 
 
 def _apply_hints(policy: EffectPolicy, hints: Mapping[str, Any], *, trusted: bool) -> EffectPolicy:

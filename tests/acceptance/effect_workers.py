@@ -313,13 +313,13 @@ class _Points:
             return self.around(point, lambda: put(db, codec, known, config, *args))
 
         def put_task_writes(
-            db: Any, serde: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
+            db: Any, serde: Any, known: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
         ) -> Any:
             of_tool = "__pregel_push" in path if kind in PUSHED else "tools" in path
             if kind in PUSHED:
                 of_tool = of_tool and "payment" in str(writes)
             point = "writes put" if of_tool else None
-            return self.around(point, lambda: put_writes(db, serde, config, writes, task_id, path))
+            return self.around(point, lambda: put_writes(db, serde, known, config, writes, task_id, path))
 
         ops.claim_effect, ops.move_effect = claim_effect, move_effect
         facade.put_checkpoint, facade.put_writes = put_checkpoint, put_task_writes

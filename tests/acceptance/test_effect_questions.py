@@ -69,6 +69,7 @@ ABANDONED = (
     ("decision", "done", "says"),
     [
         ("happened", ["a"], "as said"),
+        ("not_happened", ["a", "a"], "did a"),
         ("retry", ["a", "a"], "did a"),
         (
             "failed",
