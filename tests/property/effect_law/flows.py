@@ -173,7 +173,7 @@ def _build_tasks(made: _Nodes, saver: DurableSaver) -> Any:
                 running = [t(run, tag, number if i == j == 0 else "") for j, t in enumerate(tasks)]
                 for texts in await asyncio.gather(*running):
                     out += texts
-            return {"began": tag, "out": out}
+            return {"began": tag, "run": run, "out": out}
 
         return aworkflow
 
@@ -190,6 +190,6 @@ def _build_tasks(made: _Nodes, saver: DurableSaver) -> Any:
             running = [t(run, tag, number if i == j == 0 else "") for j, t in enumerate(tasks)]
             for future in running:
                 out += future.result()
-        return {"began": tag, "out": out}
+        return {"began": tag, "run": run, "out": out}
 
     return workflow

@@ -127,7 +127,8 @@ def _policy(rng: random.Random, program: Program) -> Policy:
     on_fork = rng.choices(("replay", "new", "raise"), (90, 5, 5))[0]
     if scope == "thread":
         on_fork = "replay"
-    if isinstance(program, Talk) and (program.ask != "no" or program.errors):
+    chooses = isinstance(program, Flow) and (program.ask or program.decide)
+    if chooses or (isinstance(program, Talk) and (program.ask != "no" or program.errors)):
         on_fork = "replay"
     honours = unknown in ("retry", "idempotent") or _chance(rng, 0.2)
     return Policy(unknown, on_fork, scope, honours)  # type: ignore[arg-type]
@@ -149,6 +150,9 @@ def _actions(rng: random.Random, program: Program, policy: Policy) -> tuple[Acti
     """Return an input that mostly fails, and some ways to go on."""
     first = _wishes(rng)
     actions = [Action("input", first, fault=_fault(rng, policy) if _chance(rng, 0.8) else None)]
+    if isinstance(program, Flow) and (program.ask or program.decide):
+        # Who is asked again elsewhere decides otherwise, and that is another order.
+        return (actions[0], *(Action("resume", fault=_fault(rng, policy)) for _ in range(rng.choice((1, 2)))))
     kinds = ["resume"] * 5 + ["again"] * 2 + ["input"] * 3 + ["update"] * 2 + ["bulk", "pin", "travel", "fork"]
     for _ in range(rng.choice((1, 1, 2, 3))):
         kind = rng.choice(kinds)

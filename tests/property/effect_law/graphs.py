@@ -180,6 +180,8 @@ def _build_fan(world: World, fan: Fan, saver: DurableSaver) -> Graph:
 
     def route(state: Any) -> Sequence[Send]:
         last = state["messages"][-1]
+        if not _asks(state):  # an update as this node, before it ran
+            return []
         return [Send("tools", {"messages": [last], "customer": customer}) for customer in fan.customers]
 
     builder = StateGraph(Fanning)

@@ -29,6 +29,7 @@ from tests.property.effect_law.world import World
 _ROUNDS = 10
 """How often an unfinished thread is run again at the end."""
 _QUESTIONS = 12
+_STEPS = 60
 _PAUSE = 0.1
 
 
@@ -86,7 +87,8 @@ class Actor:
         self._life = life
         self._case = life.case
         self._thread = thread
-        self._config: Any = {"configurable": {"thread_id": thread}}
+        # A model that never gets what it asked for would ask for ever.
+        self._config: Any = {"configurable": {"thread_id": thread}, "recursion_limit": _STEPS}
         self._numbers = itertools.count()
 
     # --- the graph's methods, sync or async ---
@@ -221,7 +223,8 @@ class Actor:
         target = self._target(kind, back)
         if target is None:
             return None
-        return (kind == "fork" and self._update(kind, target.config)) or target.config
+        config = (kind == "fork" and self._update(kind, target.config)) or target.config
+        return {**config, "recursion_limit": _STEPS}
 
     # --- the end ---
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import logging
 import os
 import shutil
 import signal
@@ -86,6 +88,8 @@ def _life(
     case: Case, directory: Path, conninfo: str, threads: list[str], start: int, mutation: Mutation | None
 ) -> None:
     try:
+        faulthandler.enable((directory / "failure").open("w"))
+        logging.disable(logging.CRITICAL)  # connections that are closed by a kill
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", category=ResourceWarning)
         if mutation is not None:
@@ -112,7 +116,7 @@ def _fork_and_wait(work: Callable[[], None]) -> int:
         if done:
             return status
         if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGABRT)  # faulthandler writes the stacks
             return os.waitpid(pid, 0)[1]
         time.sleep(0.003)
 
