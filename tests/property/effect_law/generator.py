@@ -124,6 +124,8 @@ def _policy(rng: random.Random, program: Program) -> Policy:
         kinds = ["verify", "retry"] if program.ask == "after" else ["verify"]
     unknown = rng.choice(kinds)
     scope = "thread" if _chance(rng, 0.12) else "call"
+    if isinstance(program, Flow) and program.argument == "secret":
+        scope = "thread"  # where only arguments identify the call
     on_fork = rng.choices(("replay", "new", "raise"), (90, 5, 5))[0]
     if scope == "thread":
         on_fork = "replay"
