@@ -103,6 +103,12 @@ class Actor:
     def _state(self) -> Any:
         return self._do("get_state", self._config)
 
+    def _delivered(self, state: Any) -> list[str]:
+        """Return the results in a state, without those of a step that has not ended, which new input drops."""
+        if not state.metadata:
+            return []
+        return oracle.delivered_texts(self._case, self._do("get_state", state.config).values)
+
     def _history(self) -> list[Any]:
         if not self._case.asynchronous:
             return list(self._life.graph.get_state_history(self._config))
@@ -135,15 +141,16 @@ class Actor:
         except Exception as exc:
             outcome = f"{type(exc).__name__}: {exc}"
             self._life.world.arm(None)
-        after = oracle.delivered_texts(self._case, self._state().values)
+        after = self._delivered(self._state())
         self._life.report("after", self._thread, number=number, outcome=outcome[:300], before=before, after=after)
 
     def _report_start(self, number: int, kind: str, action: Action, state: Any) -> list[str]:
-        texts = oracle.delivered_texts(self._case, state.values)
+        texts = self._delivered(state)
         details: dict[str, Any] = {}
         if kind in ("input", "again"):
             wishes, run = self._last_input(number)
-            wanted = oracle.wanted_by_input(self._case, state.values, wishes, run)
+            values = self._do("get_state", state.config).values if state.metadata else None
+            wanted = oracle.wanted_by_input(self._case, values, wishes, run)
             details["wanted"] = dict(wanted + oracle.count_delivered(texts))
         finished = bool(state.metadata) and not state.next and not self._missing(state)
         self._life.report("before", self._thread, number=number, finished=finished, texts=texts, **details)
@@ -252,7 +259,7 @@ class Actor:
             self._thread,
             finished=bool(state.metadata) and not state.next,
             problem=problem[:400],
-            texts=oracle.delivered_texts(self._case, state.values),
+            texts=self._delivered(state),
             missing=dict(self._missing(state)) if not state.next else {},
             wrong=oracle.wrong_answers(self._case, state.values),
         )
