@@ -1,9 +1,9 @@
 """Runs the law of effects from the command line.
 
-    python -m tests.property.effect_law --programs 2000       # random programs
-    python -m tests.property.effect_law 17                    # one, with everything that was seen
-    python -m tests.property.effect_law 17 --shrink           # and a smaller one that still fails
-    python -m tests.property.effect_law --restore all         # which program finds each restored fault
+python -m tests.property.effect_law --programs 2000       # random programs
+python -m tests.property.effect_law 17                    # one, with everything that was seen
+python -m tests.property.effect_law 17 --shrink           # and a smaller one that still fails
+python -m tests.property.effect_law --restore all         # which program finds each restored fault
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def policy_of(world: World) -> EffectPolicy:
     given: Policy = world.case.policy
     return EffectPolicy(
         verify=verify if given.unknown in VERIFYING else None,
-        on_unknown=given.unknown if given.unknown in ("ask", "retry") else "raise",  # type: ignore[arg-type]
+        on_unknown=given.unknown if given.unknown in ("ask", "retry") else "raise",
         idempotent=given.unknown == "idempotent",
         on_fork=given.on_fork,
         scope=given.scope,

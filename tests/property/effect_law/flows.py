@@ -110,7 +110,8 @@ class _Nodes:
 
 
 def _build_nodes(made: _Nodes, saver: DurableSaver) -> Any:
-    flow, builder = made.flow, StateGraph(Flowing)
+    flow = made.flow
+    builder: Any = StateGraph(Flowing)
     before: list[str] = []
     if flow.decide:
         builder.add_node("decide", lambda state: {"number": uuid.uuid4().hex[:6]})
@@ -154,7 +155,9 @@ def _node(made: _Nodes, body: Callable[..., Any], *, first: bool) -> Callable[[A
 def _build_tasks(made: _Nodes, saver: DurableSaver) -> Any:
     flow = made.flow
     retry: Any = _RETRY if flow.retry else None
-    steps = [[task(name=name, retry_policy=retry)(body) for name, body in nodes] for nodes in made.steps()]
+    steps: Any = [
+        [task(name=name, retry_policy=retry)(body) for name, body in nodes] for nodes in made.steps()
+    ]
 
     if made.asynchronous:
 
@@ -164,9 +167,7 @@ def _build_tasks(made: _Nodes, saver: DurableSaver) -> Any:
 
         @entrypoint(checkpointer=saver)
         async def aworkflow(run: int, *, previous: Any = None) -> Any:
-            number = (
-                str(interrupt({"ask": "number"})) if flow.ask else await adecide() if flow.decide else ""
-            )
+            number = str(interrupt({"ask": "number"})) if flow.ask else await adecide() if flow.decide else ""
             before = previous or {"began": 0, "out": []}
             out, tag = list(before["out"]), before["began"] + 1
             for i, tasks in enumerate(steps):

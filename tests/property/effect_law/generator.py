@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from tests.property.effect_law.programs import (
     AGENTS,
@@ -53,10 +54,10 @@ def _program(rng: random.Random) -> Program:
 
 
 def _talk(rng: random.Random) -> Talk:
-    shape = rng.choice(
+    shape: Any = rng.choice(
         ("graph", "graph", "send", "one node", "subgraph", "called", "agent", "wrapped", "nested agent")
     )
-    retry = "no"
+    retry: Any = "no"
     if _chance(rng, 0.4):
         retry = "outer" if shape in NESTED else "tools"
     if retry == "tools" and shape in AGENTS:
@@ -78,7 +79,7 @@ def _flow(rng: random.Random) -> Flow:
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         steps.append(tuple(_node(rng) for _ in range(rng.choice((1, 1, 2)))))
     chooses = rng.choice(("ask", "decide", None, None, None, None))
-    argument = rng.choices(("plain", "secret", "iterator"), (92, 4, 4))[0]
+    argument: Any = rng.choices(("plain", "secret", "iterator"), (92, 4, 4))[0]
     return Flow(
         functional=_chance(rng, 0.4),
         steps=tuple(steps),
@@ -122,18 +123,18 @@ def _policy(rng: random.Random, program: Program) -> Policy:
     kinds = ["verify", "verify", "verify", "ask", "raise", "retry", "idempotent"]
     if isinstance(program, Talk) and (program.errors or program.ask == "after"):
         kinds = ["verify", "retry"] if program.ask == "after" else ["verify"]
-    unknown = rng.choice(kinds)
-    scope = "thread" if _chance(rng, 0.12) else "call"
+    unknown: Any = rng.choice(kinds)
+    scope: Any = "thread" if _chance(rng, 0.12) else "call"
     if isinstance(program, Flow) and program.argument == "secret":
         scope = "thread"  # where only arguments identify the call
-    on_fork = rng.choices(("replay", "new", "raise"), (90, 5, 5))[0]
+    on_fork: Any = rng.choices(("replay", "new", "raise"), (90, 5, 5))[0]
     if scope == "thread":
         on_fork = "replay"
     chooses = isinstance(program, Flow) and (program.ask or program.decide)
     if chooses or (isinstance(program, Talk) and (program.ask != "no" or program.errors)):
         on_fork = "replay"
     honours = unknown in ("retry", "idempotent") or _chance(rng, 0.2)
-    return Policy(unknown, on_fork, scope, honours)  # type: ignore[arg-type]
+    return Policy(unknown, on_fork, scope, honours)
 
 
 # --- histories ---
@@ -142,7 +143,7 @@ def _policy(rng: random.Random, program: Program) -> Policy:
 def _fault(rng: random.Random, policy: Policy) -> Fault:
     if _chance(rng, 0.35):
         return Fault("kill", "database", rng.randint(1, 30), _chance(rng, 0.5))
-    kind = rng.choices(("kill", "lose", "refuse"), (75, 20, 5))[0]
+    kind: Any = rng.choices(("kill", "lose", "refuse"), (75, 20, 5))[0]
     if kind == "refuse" and policy.unknown != "verify":
         kind = "lose"
     return Fault(kind, "vendor", rng.choice((1, 1, 2, 2, 3, 4)), _chance(rng, 0.6), _chance(rng, 0.5))
@@ -155,14 +156,14 @@ def _actions(rng: random.Random, program: Program, policy: Policy) -> tuple[Acti
     if isinstance(program, Flow) and (program.ask or program.decide):
         # Who is asked again elsewhere decides otherwise, and that is another order.
         return (actions[0], *(Action("resume", fault=_fault(rng, policy)) for _ in range(rng.choice((1, 2)))))
-    kinds = ["resume"] * 5 + ["again"] * 2 + ["input"] * 3 + ["update"] * 2 + ["bulk", "pin", "travel", "fork"]
+    kinds = (
+        ["resume"] * 5 + ["again"] * 2 + ["input"] * 3 + ["update"] * 2 + ["bulk", "pin", "travel", "fork"]
+    )
     for _ in range(rng.choice((1, 1, 2, 3))):
-        kind = rng.choice(kinds)
+        kind: Any = rng.choice(kinds)
         wishes = _wishes(rng) if kind == "input" and _chance(rng, 0.6) else ()
         fault = _fault(rng, policy) if _chance(rng, 0.35) else None
-        actions.append(
-            Action(kind, wishes, rng.choice((1, 2, 3, 4)), fault, answer=_chance(rng, 0.8))  # type: ignore[arg-type]
-        )
+        actions.append(Action(kind, wishes, rng.choice((1, 2, 3, 4)), fault, answer=_chance(rng, 0.8)))
     return tuple(actions)
 
 
@@ -170,5 +171,6 @@ def _forking(rng: random.Random) -> tuple[Action, ...]:
     """Return an input and forks, without faults: a policy that is not "replay" makes each branch count."""
     actions = [Action("input", _wishes(rng))]
     for _ in range(rng.choice((1, 2))):
-        actions.append(Action(rng.choice(("travel", "fork")), back=rng.choice((1, 2, 3, 4))))  # type: ignore[arg-type]
+        kind: Any = rng.choice(("travel", "fork"))
+        actions.append(Action(kind, back=rng.choice((1, 2, 3, 4))))
     return tuple(actions)

@@ -105,7 +105,7 @@ def _loop_of_model_and_tools(world: World, talk: Talk, checkpointer: Any) -> Gra
         alone = [last.model_copy(update={"tool_calls": [call]}) for call in last.tool_calls]
         return [Send("tools", {"messages": [*state["messages"][:-1], one]}) for one in alone]
 
-    builder = StateGraph(_state_of(talk))
+    builder: Any = StateGraph(_state_of(talk))
     builder.add_node("model", _model_node(talk))
     node = ToolNode(tools, handle_tool_errors=True) if talk.errors else ToolNode(tools)
     builder.add_node("tools", node, retry_policy=RETRY if talk.retry == "tools" else None)
@@ -137,7 +137,7 @@ def _one_node(world: World, talk: Talk, saver: DurableSaver) -> Graph:
         last = state["messages"][-1]
         return END if isinstance(last, AIMessage) else "turn"
 
-    builder = StateGraph(_state_of(talk))
+    builder: Any = StateGraph(_state_of(talk))
     builder.add_node(
         "turn",
         aturn if world.case.asynchronous else turn,
@@ -157,7 +157,7 @@ def _outer(world: World, talk: Talk, inner: Graph, saver: DurableSaver) -> Graph
         result = await inner.ainvoke({"messages": state["messages"]})
         return {"messages": result["messages"][len(state["messages"]) :]}
 
-    builder = StateGraph(_state_of(talk))
+    builder: Any = StateGraph(_state_of(talk))
     node = (acall if world.case.asynchronous else call) if talk.shape == "called" else inner
     builder.add_node("inner", node, retry_policy=RETRY if talk.retry == "outer" else None)
     builder.add_edge(START, "inner")
@@ -176,7 +176,7 @@ class Fanning(Talking):
 def _build_fan(world: World, fan: Fan, saver: DurableSaver) -> Graph:
     def model(state: Any) -> Any:
         wishes = [f"bill:{item}" for item in fan.items]
-        return {"messages": [AIMessage("", tool_calls=calls_for(wishes))]}  # type: ignore[arg-type]
+        return {"messages": [AIMessage("", tool_calls=calls_for(wishes))]}
 
     def route(state: Any) -> Sequence[Send]:
         last = state["messages"][-1]

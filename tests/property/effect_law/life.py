@@ -116,7 +116,7 @@ class Actor:
         async def collect() -> list[Any]:
             return [found async for found in self._life.graph.aget_state_history(self._config)]
 
-        return _loop().run_until_complete(collect())  # type: ignore[no-any-return]
+        return _loop().run_until_complete(collect())
 
     # --- actions ---
 
@@ -142,7 +142,9 @@ class Actor:
             outcome = f"{type(exc).__name__}: {exc}"
             self._life.world.arm(None)
         after = self._delivered(self._state())
-        self._life.report("after", self._thread, number=number, outcome=outcome[:300], before=before, after=after)
+        self._life.report(
+            "after", self._thread, number=number, outcome=outcome[:300], before=before, after=after
+        )
 
     def _report_start(self, number: int, kind: str, action: Action, state: Any) -> list[str]:
         texts = self._delivered(state)
@@ -202,6 +204,8 @@ class Actor:
         values: Any = {"messages": []} if isinstance(program, (Talk, Fan)) else {"out": []}
         if isinstance(program, Flow) and program.functional:
             return None  # has no channels to update
+        if config is None and "__start__" in self._state().next:
+            return None  # the update would take the place of the input
         try:
             if kind == "bulk":
                 return self._do(

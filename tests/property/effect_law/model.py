@@ -66,7 +66,7 @@ def reply(messages: Sequence[Any], *, serial: bool, ids: bool) -> AIMessage:
     message_id = f"ai-{uuid.uuid4()}" if ids else None
     if not wanted or refused > _MOST_REFUSALS:
         return AIMessage("done", id=message_id)
-    return AIMessage("", id=message_id, tool_calls=calls_for(wanted[:1] if serial else wanted))  # type: ignore[arg-type]
+    return AIMessage("", id=message_id, tool_calls=calls_for(wanted[:1] if serial else wanted))
 
 
 class ScriptedModel(BaseChatModel):

@@ -52,7 +52,7 @@ def wanted_per_run(case: Case, run: int) -> Counter[str]:
         return Counter(f"pay:{item}" for item in program.items * program.turns)
     assert isinstance(program, Flow)
     wishes = [wish for nodes in program.steps for node in nodes for wish in node.calls]
-    wanted = Counter()
+    wanted: Counter[str] = Counter()
     for wish in wishes:
         tool, _, item = wish.partition(":")
         if program.argument != "plain":

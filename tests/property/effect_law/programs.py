@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 TalkShape = Literal[
     "graph",  # a model and a ToolNode, in a loop
-    "send",  # the same, each call in a Send with a message of its own
+    "send",  # the same, each call in a separate Send and message
     "one node",  # the model and its ToolNode run in one node
     "subgraph",  # "graph", as a node of another graph
     "called",  # "graph", invoked by a node of another graph

@@ -189,9 +189,7 @@ def _sum_of_branches(reports: list[dict[str, Any]]) -> Counter[str]:
         if report["what"] == "after":
             total += oracle.count_delivered(report["after"]) - oracle.count_delivered(report["before"])
         if report["what"] == "end":
-            total += oracle.count_delivered(report["texts"]) - oracle.count_delivered(
-                _last_after(reports)
-            )
+            total += oracle.count_delivered(report["texts"]) - oracle.count_delivered(_last_after(reports))
     return total
 
 

@@ -57,16 +57,22 @@ def _smaller(case: Case) -> Iterator[Case]:
 def _smaller_programs(case: Case) -> Iterator[Talk | Flow | Fan | Loop]:
     program = case.program
     if isinstance(program, Talk):
-        for name, value in (("serial", False), ("ids", True), ("errors", False), ("retry", "no"), ("ask", "no")):
+        for name, value in (
+            ("serial", False),
+            ("ids", True),
+            ("errors", False),
+            ("retry", "no"),
+            ("ask", "no"),
+        ):
             if getattr(program, name) != value:
                 yield replace(program, **{name: value})  # type: ignore[arg-type]
         if program.same_name:
             yield replace(program, same_name=False)
     elif isinstance(program, Flow):
         yield from _smaller_flows(program)
-    elif isinstance(program, Fan) and len(program.items) > 1:
-        yield replace(program, items=program.items[:1])
-    elif isinstance(program, Loop) and len(program.items) > 1:
+    elif (isinstance(program, Fan) and len(program.items) > 1) or (
+        isinstance(program, Loop) and len(program.items) > 1
+    ):
         yield replace(program, items=program.items[:1])
 
 
