@@ -62,11 +62,13 @@ def _talk(rng: random.Random) -> Talk:
         retry = "outer" if shape in NESTED else "tools"
     if retry == "tools" and shape in AGENTS:
         retry = "no"
+    if shape in ("graph", "send") and _chance(rng, 0.15):
+        retry = "call"
     errors = shape in ("graph", "send") and retry == "no" and _chance(rng, 0.2)
     return Talk(
         shape,
         serial=_chance(rng, 0.25),
-        ids=shape in ("wrapped", "one node", *AGENTS) or _chance(rng, 0.75),
+        ids=shape in ("subgraph", "one node", *AGENTS) or _chance(rng, 0.75),
         errors=errors,
         retry=retry,
         ask=rng.choice(("no", "no", "no", "before", "after")) if not errors else "no",

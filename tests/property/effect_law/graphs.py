@@ -107,12 +107,30 @@ def _loop_of_model_and_tools(world: World, talk: Talk, checkpointer: Any) -> Gra
 
     builder: Any = StateGraph(_state_of(talk))
     builder.add_node("model", _model_node(talk))
-    node = ToolNode(tools, handle_tool_errors=True) if talk.errors else ToolNode(tools)
+    options: dict[str, Any] = {"handle_tool_errors": True} if talk.errors else {}
+    if talk.retry == "call":
+        options |= {"wrap_tool_call": _retrying, "awrap_tool_call": _aretrying}
+    node = ToolNode(tools, **options)
     builder.add_node("tools", node, retry_policy=RETRY if talk.retry == "tools" else None)
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", route, ["tools", END])
     builder.add_edge("tools", "model")
     return builder.compile(checkpointer=checkpointer)
+
+
+def _retrying(request: Any, execute: Callable[[Any], Any]) -> Any:
+    """Try a tool again, as ToolRetryMiddleware does."""
+    try:
+        return execute(request)
+    except (RuntimeError, OSError):
+        return execute(request)
+
+
+async def _aretrying(request: Any, execute: Callable[[Any], Any]) -> Any:
+    try:
+        return await execute(request)
+    except (RuntimeError, OSError):
+        return await execute(request)
 
 
 def _one_node(world: World, talk: Talk, saver: DurableSaver) -> Graph:

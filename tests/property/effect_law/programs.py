@@ -35,8 +35,8 @@ class Talk:
     """Whether messages have ids."""
     errors: bool = False
     """Whether ToolNode turns errors into messages, after which the model asks again."""
-    retry: Literal["no", "tools", "outer"] = "no"
-    """The node that has a RetryPolicy: the one of the tools, or the one that is or calls a graph."""
+    retry: Literal["no", "tools", "outer", "call"] = "no"
+    """What is retried: the node of the tools, the one that is or calls a graph, or each call within its ToolNode."""
     ask: Literal["no", "before", "after"] = "no"
     """Whether `pay` interrupts before or after its request."""
     same_name: bool = False
