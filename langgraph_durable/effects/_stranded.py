@@ -6,7 +6,6 @@ first one behind. That is seen here, before the other one begins.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable._checkpoints.codec import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._attempt import EffectCall, describe
 from langgraph_durable.effects._rows import EffectRow
@@ -38,19 +36,11 @@ async def require_none_stranded(call: EffectCall) -> None:
         return
     rows = await call.db.fetch(sql.LIST_STRANDED, request_params(call.request))
     stranded = [effect_row(row) for row in rows]
-    deadline = time.monotonic() + (0 if _blocks_loop(call) else _TIMEOUT)
+    deadline = time.monotonic() + _TIMEOUT
     while stranded := [row for row in stranded if row.key not in calls.keys]:
         if time.monotonic() >= deadline:
             raise _conflict(call, stranded[0])
         await call.db.sleep(_POLL)
-
-
-def _blocks_loop(call: EffectCall) -> bool:
-    """Return whether waiting would block an event loop, on which the calls that are waited for may run."""
-    if isinstance(call.db, BlockingDatabase):
-        with suppress(RuntimeError):  # no loop runs here
-            return asyncio.get_running_loop() is not None
-    return False
 
 
 def _conflict(call: EffectCall, row: EffectRow) -> EffectConflictError:

@@ -617,30 +617,6 @@ async def test_a_new_call_waits_for_those_that_the_task_made_before(
     assert world.done == ["a", "b"]
 
 
-async def test_a_sync_call_on_the_event_loop_does_not_wait_for_others(
-    saver: DurableSaver, world: World
-) -> None:
-    pay, _ = paying(world)
-    texts = ["a", "b"]
-
-    async def node(state: Trail) -> None:
-        await asyncio.sleep(0.05)  # the checkpoint is stored
-        began = time.monotonic()
-        try:
-            pay(texts.pop(0))
-        finally:
-            took.append(time.monotonic() - began)
-        raise FaultError
-
-    took: list[float] = []
-    graph = alone(saver, Drive(asynchronous=True), None, node)
-    with pytest.raises(FaultError):
-        await graph.ainvoke({"trail": []}, thread(), durability="sync")
-    with pytest.raises(EffectConflictError):
-        await graph.ainvoke(None, thread(), durability="sync")
-    assert took[1] < 1
-
-
 # --- effects inside effects ---
 
 

@@ -114,7 +114,6 @@ async def test_a_new_message_after_a_crash_shows_the_model_the_receipt(
     assert count(conninfo, deliveries) == 1
 
 
-@pytest.mark.xfail(reason="needs on_undelivered of the effects' lineage", strict=False)
 async def test_a_model_that_asks_again_does_not_charge_again(
     saver: DurableSaver, conninfo: str, drive: Drive, tmp_path: Path
 ) -> None:
