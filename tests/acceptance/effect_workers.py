@@ -245,8 +245,8 @@ def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pip
 # The checkpoint from which the tools run, and the one that has their result; with durability "exit", the last one.
 _USUAL_STEPS = {1: "asking put", 2: "result put", 3: "result put"}
 _STEPS = {
-    # What a human approves comes between the model and the tools.
-    "agent": {2: "asking put", 3: "result put", 4: "result put", 5: "result put"},
+    # Dangling calls are answered before the model; what a human approves comes between it and the tools.
+    "agent": {3: "asking put", 4: "result put", 5: "result put", 6: "result put", 7: "result put"},
     # A function's tasks run within its one step.
     "task": {-1: "asking put", 0: "result put"},
 }
@@ -294,7 +294,7 @@ class _Points:
             inside = bool(config["configurable"].get("checkpoint_ns"))
             return steps.get(metadata["step"]) if inside == (self._kind in IN_SUBGRAPHS) else None
         if event.operation == "put_writes":
-            _, _, _, writes, _, path = event.args
+            _, _, _, _, writes, _, path = event.args
             of_tool = "__pregel_push" in path if self._kind in PUSHED else "tools" in path
             if self._kind in PUSHED:
                 of_tool = of_tool and "payment" in str(writes)
@@ -490,7 +490,8 @@ class _Model(BaseChatModel):
     def _generate(
         self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
-        if isinstance(messages[-1], ToolMessage):
+        # Also if the answer came before a new message: what a model saw it does not ask for again.
+        if any(isinstance(message, ToolMessage) for message in messages):
             said = AIMessage(str([m.content for m in messages if isinstance(m, ToolMessage)]))
         else:
             pay = {"name": "pay", "args": {"order": self.order, "cents": CENTS}, "id": "call_1"}

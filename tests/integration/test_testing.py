@@ -58,7 +58,8 @@ async def test_a_payment_survives_a_crash_at_any_point(
     given: State = {"order": order}
     await asyncio.to_thread(crash_at, point, pay_for, durable_conninfo, durable_vendor, order, given)
     assert len(durable_vendor.payments(order)) == (point in ("effect done", "effect recorded"))
-    started = point != "before checkpoint"
+    async with DurableSaver.from_conn_string(durable_conninfo) as saver:
+        started = await saver.aget_tuple(config_for("t")) is not None
     receipt = await pay_for(durable_conninfo, durable_vendor, order, None if started else given)
     assert receipt == f"{order}/0"
     assert len(durable_vendor.payments(order)) == 1
