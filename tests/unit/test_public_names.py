@@ -15,6 +15,7 @@ from langgraph_durable import errors
 MODULES = (
     "langgraph_durable",
     "langgraph_durable.agent_server",
+    "langgraph_durable.cache",
     "langgraph_durable.effects",
     "langgraph_durable.embedded",
     "langgraph_durable.errors",
