@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_durable._checkpoints.encoding import is_small
 from langgraph_durable._checkpoints.rows import Encoded
-from langgraph_durable._transfer.records import REPEATED
+from langgraph_durable._transfer.records import REPEATED, SourceCheckpoint
 from langgraph_durable.errors import CheckpointCorruptedError
 
 ABSENT: Final = object()
@@ -72,3 +72,19 @@ class SeenValues:
     def add(self, key: Key, value: Any) -> None:
         """Remember a value, or ABSENT."""
         self._seen[key] = value if value is ABSENT or is_small(value) else REPEATED
+
+    def replace_repeated(self, item: SourceCheckpoint) -> None:
+        """Replace large values of a checkpoint that came at the same version before by REPEATED.
+
+        A version stands for one value. LangGraph serializes values in the background while the graph goes on, and a
+        saver that stores whole checkpoints may then have another, later value at the same version.
+        """
+        values = dict(item.checkpoint["channel_values"])
+        for channel, version in item.checkpoint["channel_versions"].items():
+            key = (item.checkpoint_ns, channel, str(version))
+            if channel not in values or is_small(values[channel]):
+                continue
+            if key in self._seen:
+                values[channel] = REPEATED
+            self.add(key, values[channel])
+        item.checkpoint = {**item.checkpoint, "channel_values": values}

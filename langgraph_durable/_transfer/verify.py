@@ -19,6 +19,7 @@ from langgraph_durable._transfer.importing import FAILURES, Progress, find_known
 from langgraph_durable._transfer.records import REPEATED, SourceCheckpoint
 from langgraph_durable._transfer.source import Source
 from langgraph_durable._transfer.store import Outcome, closing
+from langgraph_durable._transfer.values import SeenValues
 from langgraph_durable._validation import require_ids
 from langgraph_durable.reports import Difference, TransferProgress, VerifyReport
 
@@ -44,10 +45,11 @@ async def verify_threads(
     for number, thread_id in enumerate(threads, start=1):
         try:
             batches = await source.read(thread_id)
+            seen = SeenValues()
             async with closing(batches()) as found:
                 async for batch in found:
                     for item in batch:
-                        differences += await _compare(db, codec, thread_id, item)
+                        differences += await _compare(db, codec, thread_id, item, seen)
                     checkpoints += len(batch)
         except FAILURES as exc:
             failures[thread_id] = exc
@@ -57,7 +59,10 @@ async def verify_threads(
     return VerifyReport(compared, checkpoints, differences, failures, len(wanted) - len(threads))
 
 
-async def _compare(db: Database, codec: Codec, thread_id: str, item: SourceCheckpoint) -> list[Difference]:
+async def _compare(
+    db: Database, codec: Codec, thread_id: str, item: SourceCheckpoint, seen: SeenValues
+) -> list[Difference]:
+    seen.replace_repeated(item)
     config = config_of(thread_id, item.checkpoint_ns, item.checkpoint_id)
     ours = await get_tuple(db, codec, KnownCheckpoints(), config)
     return [
