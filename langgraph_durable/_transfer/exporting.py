@@ -133,11 +133,24 @@ class _ThreadExport:
 
 
 def _calls(writes: Sequence[StoredWrite]) -> Iterator[tuple[str, str, list[StoredWrite]]]:
-    """Yield the calls of put_writes: special channels separately, since savers number a call's writes."""
-    ordered = sorted(writes, key=lambda w: (w.task_path, w.task_id, w.channel not in WRITES_IDX_MAP, w.idx))
-    by_call = groupby(ordered, lambda w: (w.task_path, w.task_id, w.channel in WRITES_IDX_MAP))
-    for (path, task_id, _), group in by_call:
-        yield task_id, path, list(group)
+    """Yield the calls of put_writes: savers number a call's writes by their places in it, but for special channels.
+
+    A special write fills each place that is not taken, as in the call that stored it. The others are a separate call.
+    """
+    ordered = sorted(writes, key=lambda w: (w.task_path, w.task_id, w.idx))
+    for (path, task_id), group in groupby(ordered, lambda w: (w.task_path, w.task_id)):
+        of_task = list(group)
+        special = [write for write in of_task if write.channel in WRITES_IDX_MAP]
+        regular: list[StoredWrite] = []
+        for write in of_task:
+            if write.channel in WRITES_IDX_MAP:
+                continue
+            while special and len(regular) < write.idx:
+                regular.append(special.pop())
+            regular.append(write)
+        for call in (special, regular):
+            if call:
+                yield task_id, path, call
 
 
 def _ancestor(serde: Any, stored: StoredCheckpoint) -> CheckpointTuple:

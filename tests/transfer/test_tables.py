@@ -53,7 +53,11 @@ def set_note(conninfo: str, kind: str, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "value"),
     [
-        ("json", json.dumps(["written", {"by": "early releases"}]).encode(), ["written", {"by": "early releases"}]),
+        (
+            "json",
+            json.dumps(["written", {"by": "early releases"}]).encode(),
+            ["written", {"by": "early releases"}],
+        ),
         ("null", b"", None),
         ("bytes", b"\0\xff" * 3000, b"\0\xff" * 3000),
         ("msgpack", b"\xc3", True),
@@ -69,7 +73,9 @@ def test_values_of_every_type_are_imported(
     assert notes(saver)[0] == value
 
 
-def test_a_thread_with_a_pickled_value_is_named_and_skipped(saver: DurableSaver, source_conninfo: str) -> None:
+def test_a_thread_with_a_pickled_value_is_named_and_skipped(
+    saver: DurableSaver, source_conninfo: str
+) -> None:
     set_note(source_conninfo, "pickle", pickle.dumps(["pickled"]))
     report = saver.import_from(source_conninfo)
     assert report.threads == len(THREADS) - 1
@@ -244,7 +250,9 @@ def test_a_database_without_the_tables_is_refused(saver: DurableSaver, empty_con
     with pytest.raises(InvalidConfigError, match="no tables of langgraph-checkpoint-postgres 2.x or 3.x"):
         saver.import_from(empty_conninfo)
     change(empty_conninfo, "CREATE TABLE checkpoints (thread_id text, checkpoint bytea)")
-    with pytest.raises(InvalidConfigError, match="checkpoints, checkpoint_blobs, checkpoint_writes not found"):
+    with pytest.raises(
+        InvalidConfigError, match="checkpoints, checkpoint_blobs, checkpoint_writes not found"
+    ):
         saver.import_from(empty_conninfo)
 
 
@@ -276,7 +284,10 @@ def test_a_file_that_is_not_a_savers_is_refused(saver: DurableSaver, tmp_path: P
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE checkpoints (thread_id)")
     connection.close()
-    for path, message in ((text, "not a SQLite database"), (other, "no tables of langgraph-checkpoint-sqlite")):
+    for path, message in (
+        (text, "not a SQLite database"),
+        (other, "no tables of langgraph-checkpoint-sqlite"),
+    ):
         with pytest.raises(InvalidConfigError, match=message):
             saver.import_from(f"sqlite:{path}")
 
@@ -285,7 +296,7 @@ def test_a_file_that_is_not_a_savers_is_refused(saver: DurableSaver, tmp_path: P
     "statement",
     [
         "UPDATE checkpoints SET checkpoint = checkpoint - 'channel_versions' WHERE thread_id = %s",
-        "UPDATE checkpoints SET checkpoint = checkpoint || '{\"id\": \"other\"}' WHERE thread_id = %s",
+        'UPDATE checkpoints SET checkpoint = checkpoint || \'{"id": "other"}\' WHERE thread_id = %s',
         "UPDATE checkpoints SET checkpoint = '7' WHERE thread_id = %s",
         "UPDATE checkpoints SET metadata = '[]' WHERE thread_id = %s",
         "UPDATE checkpoint_blobs SET blob = NULL WHERE thread_id = %s AND channel = 'note'",
