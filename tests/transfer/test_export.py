@@ -29,7 +29,7 @@ def full(saver: DurableSaver) -> DurableSaver:
 def assert_exported(full: DurableSaver, target: BaseCheckpointSaver[Any]) -> None:
     verified = full.verify_import(target)
     assert (verified.differences, verified.failures, verified.threads) == ([], {}, len(THREADS))
-    assert verified.checkpoints == sum(1 for _ in full.list(None))
+    assert verified.checkpoints == len(list(full.list(None)))
     for thread_id in THREADS:
         assert go_on(target, thread_id) == go_on(full, thread_id), thread_id
 
@@ -39,7 +39,7 @@ def test_threads_go_on_in_memory(full: DurableSaver) -> None:
     steps: list[TransferProgress] = []
     report = full.export_to(memory, progress=steps.append)
     assert (report.threads, report.failures) == (len(THREADS), {})
-    assert report.checkpoints == sum(1 for _ in memory.list(None))
+    assert report.checkpoints == len(list(memory.list(None)))
     assert [step.threads_done for step in steps] == list(range(1, len(THREADS) + 1))
     assert_exported(full, memory)
 

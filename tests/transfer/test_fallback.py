@@ -107,7 +107,7 @@ def test_the_first_use_imports_the_thread(moving: DurableSaver, old: Counting, f
         assert next(moving.list(named(THREAD))).checkpoint["id"] == head.checkpoint["id"]
     elif first == "put":
         new = checkpoint_with({"x": 1})
-        moving.put(head.config, new, {"step": 9}, new["channel_versions"])  # type: ignore[arg-type]
+        moving.put(head.config, new, {"step": 9}, new["channel_versions"])
     elif first == "put_writes":
         moving.put_writes(head.config, [("x", 1)], "task")
     elif first == "copy_thread":
@@ -140,7 +140,7 @@ def test_a_known_thread_costs_nothing(moving: DurableSaver, old: Counting) -> No
 def test_a_thread_that_is_known_to_be_here_is_not_asked_for(conninfo: str, old: Counting) -> None:
     with DurableSaver.from_conn_string(conninfo) as saver:
         checkpoint = checkpoint_with({"x": ["own"]})
-        saver.put(named(THREAD), checkpoint, {"step": 0}, checkpoint["channel_versions"])  # type: ignore[arg-type]
+        saver.put(named(THREAD), checkpoint, {"step": 0}, checkpoint["channel_versions"])
     with DurableSaver.from_conn_string(conninfo, fallback=old) as saver:
         assert ids(saver, THREAD) == [checkpoint["id"]]
         assert saver.get_tuple(config_for(THREAD, "unknown")) is None
@@ -233,7 +233,7 @@ def test_a_thread_that_cannot_be_imported_is_an_error_at_each_use(
 
 def test_invalid_fallbacks_are_refused(conninfo: str) -> None:
     with pytest.raises(InvalidConfigError, match="fallback must be a BaseCheckpointSaver, got str"):
-        DurableSaver.from_conn_string(conninfo, fallback="postgresql://")  # type: ignore[arg-type]
+        DurableSaver.from_conn_string(conninfo, fallback="postgresql://")
 
 
 # --- deletions ---

@@ -51,7 +51,7 @@ def test_threads_of_memory_are_imported_and_go_on(saver: DurableSaver) -> None:
     steps: list[TransferProgress] = []
     report = saver.import_from(memory, progress=steps.append)
     assert report.threads == len(THREADS)
-    assert report.checkpoints == sum(1 for _ in memory.list(None)) == sum(1 for _ in saver.list(None))
+    assert report.checkpoints == len(list(memory.list(None))) == len(list(saver.list(None)))
     assert report.failures == {}
     assert [step.thread_id for step in steps] == sorted(THREADS)
     assert steps[-1].threads_done == steps[-1].threads_total == len(THREADS)
@@ -128,7 +128,7 @@ async def test_threads_of_postgres_are_imported_async(
 def test_order_of_parallel_writes_is_kept_without_task_paths(saver: DurableSaver) -> None:
     memory = InMemorySaver()
     checkpoint = checkpoint_with({"items": ["x"]})
-    stored = memory.put(config_for("t"), checkpoint, {"step": 0}, checkpoint["channel_versions"])  # type: ignore[arg-type]
+    stored = memory.put(config_for("t"), checkpoint, {"step": 0}, checkpoint["channel_versions"])
     for task_id, path in (("c", "~1"), ("a", "~2"), ("b", "~3")):
         memory.put_writes(stored, [("items", task_id), ("__interrupt__", "?"), ("items", 2)], task_id, path)
     saver.import_from(memory)
@@ -171,11 +171,11 @@ def test_times_are_those_of_the_source(saver: DurableSaver, source_conninfo: str
 
 def test_threads_that_exist_here_are_skipped_or_refused(saver: DurableSaver, source_conninfo: str) -> None:
     own = checkpoint_with({"own": ["x" * 300]})
-    saver.put(config_for(THREADS[0]), own, {"step": 0}, own["channel_versions"])  # type: ignore[arg-type]
+    saver.put(config_for(THREADS[0]), own, {"step": 0}, own["channel_versions"])
     saver.put_writes(config_for(THREADS[1], "not stored yet"), [("own", 1)], "task")
     with pytest.raises(ThreadExistsError, match=f"2 threads exist here already.*{THREADS[0]}"):
         saver.import_from(source_conninfo, on_existing="refuse")
-    assert sum(1 for _ in saver.list(None)) == 1
+    assert len(list(saver.list(None))) == 1
     report = saver.import_from(source_conninfo)
     assert (report.threads, report.threads_existing) == (len(THREADS) - 2, 2)
     assert [t.checkpoint["id"] for t in saver.list(config(THREADS[0]))] == [own["id"]]
@@ -255,7 +255,7 @@ def test_a_thread_is_imported_whole_or_not_at_all(saver: DurableSaver, source_co
 def test_a_source_that_changes_is_read_as_of_one_moment(
     saver: DurableSaver, peer: PostgresSaver, source_conninfo: str
 ) -> None:
-    counts = {thread_id: sum(1 for _ in peer.list(config(thread_id))) for thread_id in THREADS}  # type: ignore[arg-type]
+    counts = {thread_id: sum(1 for _ in peer.list(config(thread_id))) for thread_id in THREADS}
     changed = threading.Event()
 
     def change(step: TransferProgress) -> None:
@@ -267,7 +267,7 @@ def test_a_source_that_changes_is_read_as_of_one_moment(
 
     assert saver.import_from(source_conninfo, progress=change).threads == len(THREADS)
     assert changed.is_set()
-    assert {t: sum(1 for _ in saver.list(config(t))) for t in THREADS} == counts  # type: ignore[arg-type]
+    assert {t: sum(1 for _ in saver.list(config(t))) for t in THREADS} == counts
 
 
 def test_two_imports_at_once_store_each_thread_once(
@@ -317,7 +317,7 @@ def test_tables_are_found_in_a_schema(saver: DurableSaver, source_conninfo: str)
     with psycopg.connect(source_conninfo, autocommit=True) as connection:
         connection.execute('ALTER SCHEMA public RENAME TO "The old"')
     with pytest.raises(
-        InvalidConfigError, match="no tables of langgraph-checkpoint-postgres.*the search path"
+        InvalidConfigError, match=r"no tables of langgraph-checkpoint-postgres.*the search path"
     ):
         saver.import_from(source_conninfo)
     assert saver.import_from(source_conninfo, source_schema="The old").threads == len(THREADS)

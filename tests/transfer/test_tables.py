@@ -128,7 +128,7 @@ def put_tickets(saver: Any) -> None:
 
 
 def assert_tickets(saver: DurableSaver) -> None:
-    found = saver.get_tuple(config("tickets"))  # type: ignore[arg-type]
+    found = saver.get_tuple(config("tickets"))
     assert found is not None
     assert found.checkpoint["channel_values"]["long"] == [Ticket(n) for n in range(500)]
     assert found.checkpoint["channel_values"]["nested"] == {"at": [Ticket(7)]}
@@ -247,7 +247,7 @@ def test_tables_of_the_shallow_saver_are_imported_and_go_on(saver: DurableSaver,
 
 
 def test_a_database_without_the_tables_is_refused(saver: DurableSaver, empty_conninfo: str) -> None:
-    with pytest.raises(InvalidConfigError, match="no tables of langgraph-checkpoint-postgres 2.x or 3.x"):
+    with pytest.raises(InvalidConfigError, match=r"no tables of langgraph-checkpoint-postgres 2\.x or 3\.x"):
         saver.import_from(empty_conninfo)
     change(empty_conninfo, "CREATE TABLE checkpoints (thread_id text, checkpoint bytea)")
     with pytest.raises(
@@ -265,7 +265,7 @@ def test_half_shallow_tables_are_refused(saver: DurableSaver, source_conninfo: s
 def test_a_source_that_cannot_be_reached_or_read_is_named(
     saver: DurableSaver, source_conninfo: str, server: str
 ) -> None:
-    with pytest.raises(ImportFailedError, match="the source cannot be reached: .*nowhere"):
+    with pytest.raises(ImportFailedError, match=r"the source cannot be reached: .*nowhere"):
         saver.import_from(psycopg.conninfo.make_conninfo(server, dbname="nowhere"))
     change(source_conninfo, "CREATE ROLE reader LOGIN PASSWORD 'secret'")
     try:

@@ -70,7 +70,7 @@ def values(saver: Any) -> Any:
         ]
         return {"trail": ["x" * 300], "count": count + 1, "small": None, "note": note}
 
-    builder = StateGraph(Trail)
+    builder: Any = StateGraph(Trail)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     return builder.compile(checkpointer=saver)
@@ -86,7 +86,7 @@ def chat(saver: Any) -> Any:
 
 
 def ask(saver: Any) -> Any:
-    builder = StateGraph(Trail)
+    builder: Any = StateGraph(Trail)
     builder.add_node("before", _step("before"))
     builder.add_node("ask", _ask("ask"))
     builder.add_node("other", _ask("other"))
@@ -105,7 +105,7 @@ def fan(saver: Any) -> Any:
     def spread(state: Trail) -> list[Send]:
         return [Send("work", {"item": item}) for item in range(3)]
 
-    builder = StateGraph(Trail)
+    builder: Any = StateGraph(Trail)
     builder.add_node("first", _step("first"))
     builder.add_node("work", lambda state: {"trail": [f"work {state['item']}"]})
     builder.add_node("join", _step("join"))
@@ -117,12 +117,12 @@ def fan(saver: Any) -> Any:
 
 
 def subgraph(saver: Any) -> Any:
-    inner = StateGraph(Trail)
+    inner: Any = StateGraph(Trail)
     inner.add_node("inner", _step("inner"))
     inner.add_node("inner_ask", _ask("inner"))
     inner.add_edge(START, "inner")
     inner.add_edge("inner", "inner_ask")
-    builder = StateGraph(Trail)
+    builder: Any = StateGraph(Trail)
     builder.add_node("nested", inner.compile())
     builder.add_node("last", _step("last"))
     builder.add_edge(START, "nested")
@@ -135,7 +135,7 @@ def _extend(state: list[str], writes: Sequence[list[str]]) -> list[str]:
 
 
 def _delta(saver: Any, frequency: int) -> Any:
-    channel = DeltaChannel(_extend, snapshot_frequency=frequency)
+    channel: Any = DeltaChannel(_extend, snapshot_frequency=frequency)
     builder: Any = StateGraph(TypedDict("Delta", {"trail": Annotated[list[str], channel]}))  # type: ignore[operator]
     for name in ("before", "left", "right"):
         builder.add_node(name, _step(name))
@@ -167,7 +167,7 @@ if DeltaChannel is not None:
     BUILDERS |= {"sparse": sparse, "frequent": frequent}
 
 
-def config(thread_id: str) -> dict[str, Any]:
+def config(thread_id: str) -> Any:
     return {"configurable": {"thread_id": thread_id}}
 
 
