@@ -22,7 +22,7 @@ from langgraph_durable._transfer.source import BlockingReader, BlockingSource, S
 from langgraph_durable._transfer.sqlite import SqliteReader
 from langgraph_durable._transfer.store import Outcome, ThreadResult, import_thread, try_thread
 from langgraph_durable._transfer.values import Serializers
-from langgraph_durable._validation import require_ids
+from langgraph_durable._validation import require_ids, require_thread_id
 from langgraph_durable.errors import (
     CheckpointCorruptedError,
     DurableError,
@@ -87,17 +87,19 @@ async def opened(
         ImportFailedError: It cannot be reached.
     """
     if isinstance(given, BaseCheckpointSaver):
-        source: Source = SaverSource(given, db, options.batch)
-    else:
-        call = caller(db)
-        reader = await call(_open_reader, codec, given, options)
-        source = BlockingSource(reader, call)
-        if by_peer and isinstance(reader, PostgresReader):
-            source = peer_source(reader, options.serde or codec.serde, db, options.batch) or source
+        yield SaverSource(given, db, options.batch)
+        return
+    call = caller(db)
+    reader = await call(_open_reader, codec, given, options)
     try:
+        source: Source = BlockingSource(reader, call)
+        if by_peer and isinstance(reader, PostgresReader):
+            serde = options.serde or codec.serde
+            peer: Source | None = await call(peer_source, reader, serde, db, options.batch)
+            source = peer or source
         yield source
     finally:
-        await source.close()
+        await call(reader.close)
 
 
 def require_other(given: Any, context: object) -> None:
@@ -154,7 +156,7 @@ async def import_threads(
 async def _import_one(
     db: Database, codec: Codec, source: Source, thread_id: str, *, dry_run: bool
 ) -> ThreadResult:
-    batches = await source.read(thread_id)
+    batches = await source.read(require_thread_id(thread_id))
     if dry_run:
         return await try_thread(codec, thread_id, batches())
     return await import_thread(db, codec, thread_id, batches)

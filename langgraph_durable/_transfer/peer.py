@@ -25,10 +25,6 @@ class PeerSource(SaverSource):
         """Return the ids of all threads."""
         return await self._reader_call(self._reader.thread_ids)
 
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._reader_call(self._reader.close)
-
 
 def peer_source(reader: PostgresReader, serde: Any, db: Database, batch: int) -> PeerSource | None:
     """Return the source that reads by PostgresSaver; None if that is not installed, or cannot read the tables."""

@@ -57,9 +57,6 @@ class Source(ABC):
             ImportFailedError: The source cannot be read at all.
         """
 
-    async def close(self) -> None:  # noqa: B027 (a saver stays open)
-        """Close what was opened for reading."""
-
 
 class BlockingReader(ABC):
     """Reads threads with blocking calls, for BlockingSource."""
@@ -81,24 +78,20 @@ class BlockingSource(Source):
     """A source that a BlockingReader reads."""
 
     def __init__(self, reader: BlockingReader, call: Call) -> None:
-        self.reader = reader
+        self._reader = reader
         self._call = call
 
     async def thread_ids(self) -> Sequence[str]:
         """Return the ids of all threads."""
-        return await self._call(self.reader.thread_ids)
+        return await self._call(self._reader.thread_ids)
 
     async def read(self, thread_id: str) -> Callable[[], Batches]:
         """Return a function that iterates over a thread's checkpoints, which are read meanwhile."""
-        return lambda: self._batches(self.reader.read(thread_id))
+        return lambda: self._batches(self._reader.read(thread_id))
 
     async def _batches(self, batches: Iterator[list[SourceCheckpoint]]) -> Batches:
         while batch := await self._call(next, batches, None):
             yield batch
-
-    async def close(self) -> None:
-        """Close what was opened for reading."""
-        await self._call(self.reader.close)
 
 
 class SaverSource(Source):
@@ -108,12 +101,18 @@ class SaverSource(Source):
         self._saver = saver
         self._batch = batch
         self._call = caller(db)
+        self._ids: dict[str, Any] = {}
+        """Id as text -> id as the saver has it: some keep numbers."""
         self._asynchronous = isinstance(db, AsyncDatabase) and not is_missing(saver, "alist")
 
     async def thread_ids(self) -> Sequence[str]:
         """Return the ids of all threads, in order. A saver can list them only with all that they hold."""
         try:
-            found = {str(t.config["configurable"]["thread_id"]): None async for t in self._list(None)}
+            found = {
+                str(id_): id_
+                async for t in self._list(None)
+                for id_ in [t.config["configurable"]["thread_id"]]
+            }
         except DurableError:
             raise
         except Exception as exc:
@@ -121,6 +120,7 @@ class SaverSource(Source):
                 f"the threads of {type(self._saver).__name__} cannot be listed: {type(exc).__name__}: {exc}. "
                 "Pass thread_ids=, so that each thread is listed separately."
             ) from exc
+        self._ids = found
         return sorted(found)
 
     async def read(self, thread_id: str) -> Callable[[], Batches]:
@@ -128,7 +128,7 @@ class SaverSource(Source):
 
         It is read before it is stored, so that a pool which both savers use cannot run out of connections.
         """
-        config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        config: RunnableConfig = {"configurable": {"thread_id": self._ids.get(thread_id, thread_id)}}
         try:
             listed = [_source_checkpoint(found) async for found in self._list(config)]
         except (DurableError, psycopg.OperationalError, OSError):

@@ -10,8 +10,8 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from tests.conftest import Databases
 from tests.transfer.threads import BUILDERS, thread_names, write_thread
 
-THREADS = thread_names(2 * len(BUILDERS))
-"""Two threads of each kind; the second is forked."""
+THREADS = [*thread_names(len(BUILDERS)), "chat 1", "ask 1", "frequent 1"]
+"""A thread of each kind; those with an odd number are forked."""
 
 
 @pytest.fixture(scope="session")

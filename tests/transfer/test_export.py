@@ -66,7 +66,7 @@ def test_threads_go_on_in_sqlite(full: DurableSaver, tmp_path: Path) -> None:
 async def test_threads_are_exported_async(full: DurableSaver, empty_conninfo: str) -> None:
     async with AsyncPostgresSaver.from_conn_string(empty_conninfo) as target:
         await target.setup()
-        report = await full.aexport_to(target, thread_ids=THREADS[:3] + ["unknown"])
+        report = await full.aexport_to(target, thread_ids=[*THREADS[:3], "unknown"])
         assert report.threads == 3
         verified = await full.averify_import(target)
         assert (verified.is_equal, verified.threads) == (True, 3)
@@ -108,7 +108,7 @@ def test_delta_channels_of_pruned_threads_keep_their_values(full: DurableSaver) 
         assert report.failures == {}
         other = BUILDERS[thread_id.partition(" ")[0]](memory)
         assert other.get_state(config(thread_id)).values == before
-        assert list(other.get_state_history(config(thread_id)))[0].values == before
+        assert next(other.get_state_history(config(thread_id))).values == before
         assert go_on(memory, thread_id)[:5] == go_on(full, thread_id)[:5]
 
 

@@ -79,13 +79,16 @@ def test_every_kind_of_thread_goes_on(conninfo: str, peer: PostgresSaver, source
 
 
 async def test_every_kind_of_thread_goes_on_async(conninfo: str, source_conninfo: str) -> None:
-    async with AsyncPostgresSaver.from_conn_string(source_conninfo) as peer:
-        async with DurableSaver.from_conn_string(conninfo, fallback=peer) as saver:
-            for thread_id in THREADS:
-                graph = BUILDERS[thread_id.partition(" ")[0]](saver)
-                before = await BUILDERS[thread_id.partition(" ")[0]](peer).aget_state(config(thread_id))
-                assert (await graph.aget_state(config(thread_id))).values == before.values
-                await graph.ainvoke(first_input(thread_id.partition(" ")[0]), config(thread_id))
+    async with (
+        AsyncPostgresSaver.from_conn_string(source_conninfo) as peer,
+        DurableSaver.from_conn_string(conninfo, fallback=peer) as saver,
+    ):
+        for thread_id in THREADS:
+            name = thread_id.partition(" ")[0]
+            graph = BUILDERS[name](saver)
+            before = await BUILDERS[name](peer).aget_state(config(thread_id))
+            assert (await graph.aget_state(config(thread_id))).values == before.values
+            await graph.ainvoke(first_input(name), config(thread_id))
 
 
 async def test_a_sync_saver_is_a_fallback_of_async_graphs(conninfo: str, peer: PostgresSaver) -> None:
@@ -233,7 +236,7 @@ def test_a_thread_that_cannot_be_imported_is_an_error_at_each_use(
 
 def test_invalid_fallbacks_are_refused(conninfo: str) -> None:
     with pytest.raises(InvalidConfigError, match="fallback must be a BaseCheckpointSaver, got str"):
-        DurableSaver.from_conn_string(conninfo, fallback="postgresql://")
+        DurableSaver.from_conn_string(conninfo, fallback="postgresql://")  # type: ignore[arg-type]
 
 
 # --- deletions ---

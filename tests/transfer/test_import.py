@@ -21,7 +21,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from langgraph_durable import DurableSaver
-from langgraph_durable.errors import InvalidConfigError, ThreadExistsError
+from langgraph_durable.errors import ImportFailedError, InvalidConfigError, ThreadExistsError
 from langgraph_durable.reports import ImportReport, TransferProgress
 from tests.checkpoints import checkpoint_with, config_for
 from tests.conftest import Databases
@@ -166,6 +166,19 @@ def test_times_are_those_of_the_source(saver: DurableSaver, source_conninfo: str
     assert (late, timed, equal) == (0, 0, True)
 
 
+def test_ids_that_are_numbers_or_cannot_be_stored(saver: DurableSaver) -> None:
+    memory = InMemorySaver()
+    for thread_id in (7, "a\0b", ""):
+        checkpoint = checkpoint_with({"items": [1]})
+        place: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+        memory.put(place, checkpoint, {"step": 0}, checkpoint["channel_versions"])
+    report = saver.import_from(memory)
+    assert report.threads == 1
+    assert {type(exc) for exc in report.failures.values()} == {InvalidConfigError}
+    assert set(report.failures) == {"a\0b", ""}
+    assert len(list(saver.list(config_for("7")))) == 1
+
+
 # --- what exists here ---
 
 
@@ -287,6 +300,37 @@ def test_two_imports_at_once_store_each_thread_once(
     assert sum(report.threads for report in reports) == len(THREADS)
     assert sum(report.threads + report.threads_existing for report in reports) == 3 * len(THREADS)
     assert_equal(saver, source_conninfo)
+
+
+def end_connections(conninfo: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_a_lost_connection_to_this_saver_is_retried(
+    saver: DurableSaver, source_conninfo: str, conninfo: str
+) -> None:
+    def lose(step: TransferProgress) -> None:
+        if step.threads_done in (2, 5):
+            end_connections(conninfo)
+
+    report = saver.import_from(source_conninfo, progress=lose)
+    assert (report.threads, report.failures) == (len(THREADS), {})
+    assert_equal(saver, source_conninfo)
+
+
+def test_a_lost_connection_to_the_source_ends_the_import(saver: DurableSaver, source_conninfo: str) -> None:
+    def lose(step: TransferProgress) -> None:
+        if step.threads_done == 3:
+            end_connections(source_conninfo)
+
+    with pytest.raises(ImportFailedError, match="the source cannot be read: "):
+        saver.import_from(source_conninfo, progress=lose)
+    report = saver.import_from(source_conninfo)
+    assert (report.threads, report.threads_existing) == (len(THREADS) - 3, 3)
 
 
 def test_differences_are_named(saver: DurableSaver, source_conninfo: str, conninfo: str) -> None:

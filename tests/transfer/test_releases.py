@@ -1,4 +1,4 @@
-"""Databases that releases of langgraph-checkpoint-postgres wrote, each installed in an environment of its own."""
+"""Databases that releases of langgraph-checkpoint-postgres wrote, each installed in a separate environment."""
 
 from __future__ import annotations
 
