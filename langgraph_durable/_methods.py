@@ -1,4 +1,4 @@
-"""The base of DurableSaver's class: its context, lifetime, set-up, delta channels and versions."""
+"""The base of DurableSaver's class: its context, lifetime, set-up and delta channels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from langgraph_durable._checkpoints.history import get_delta_channel_history
 from langgraph_durable._checkpoints.listing import Listing
 from langgraph_durable._checkpoints.read import get_tuple
 from langgraph_durable._checkpoints.refs import checkpoint_ref
-from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext
 from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
@@ -126,7 +125,7 @@ class SaverMethods(BaseCheckpointSaver[str]):
     ) -> None:
         await self.aclose()
 
-    # --- delta channels and versions ---
+    # --- delta channels ---
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -151,13 +150,6 @@ class SaverMethods(BaseCheckpointSaver[str]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return what delta channels are replayed from; see `get_delta_channel_history`."""
         return await get_delta_channel_history(self._adb, self._codec, config, channels)
-
-    def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return a channel's next version: the number after `current`, and a random part.
-
-        A thread from another saver keeps the form of its versions.
-        """
-        return next_version(current)
 
     # --- set-up ---
 

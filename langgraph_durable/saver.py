@@ -21,6 +21,7 @@ from typing_extensions import Self
 from langgraph_durable import schema as _schema
 from langgraph_durable._checkpoints.listing import Listing
 from langgraph_durable._checkpoints.put import put_checkpoint, put_writes
+from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext, SaverOptions
 from langgraph_durable._inspect.methods import InspectionMethods
 from langgraph_durable._postgres.connections import given_async_connections, given_connections
@@ -318,3 +319,12 @@ class DurableSaver(TransferMethods, RetentionMethods, InspectionMethods):  # pyr
         """Iterate over checkpoints, newest first; see `list`."""
         listing = Listing(self._codec, self._context.metrics, config, filter, before, limit)
         return self._aiterate(listing)
+
+    # --- versions ---
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Return a channel's next version: the number after `current`, and a random part.
+
+        A thread from another saver keeps the form of its versions.
+        """
+        return next_version(current)

@@ -90,7 +90,10 @@ class BlockingSource(Source):
         return lambda: self._batches(self._reader.read(thread_id))
 
     async def _batches(self, batches: Iterator[list[SourceCheckpoint]]) -> Batches:
-        while batch := await self._call(next, batches, None):
+        def following() -> list[SourceCheckpoint]:
+            return next(batches, [])
+
+        while batch := await self._call(following):
             yield batch
 
 
@@ -108,11 +111,7 @@ class SaverSource(Source):
     async def thread_ids(self) -> Sequence[str]:
         """Return the ids of all threads, in order. A saver can list them only with all that they hold."""
         try:
-            found = {
-                str(id_): id_
-                async for t in self._list(None)
-                for id_ in [t.config["configurable"]["thread_id"]]
-            }
+            ids = [_configurable(found.config)["thread_id"] async for found in self._list(None)]
         except DurableError:
             raise
         except Exception as exc:
@@ -120,8 +119,8 @@ class SaverSource(Source):
                 f"the threads of {type(self._saver).__name__} cannot be listed: {type(exc).__name__}: {exc}. "
                 "Pass thread_ids=, so that each thread is listed separately."
             ) from exc
-        self._ids = found
-        return sorted(found)
+        self._ids = {str(thread_id): thread_id for thread_id in ids}
+        return sorted(self._ids)
 
     async def read(self, thread_id: str) -> Callable[[], Batches]:
         """Read a thread into memory, and return a function that iterates over its checkpoints.
@@ -162,11 +161,14 @@ def is_missing(saver: BaseCheckpointSaver[Any], method: str) -> bool:
     return False
 
 
+def _configurable(config: RunnableConfig) -> dict[str, Any]:
+    return config.get("configurable") or {}
+
+
 def _source_checkpoint(found: CheckpointTuple) -> SourceCheckpoint:
-    configurable = found.config["configurable"]
-    parent = found.parent_config["configurable"].get("checkpoint_id") if found.parent_config else None
+    parent = _configurable(found.parent_config).get("checkpoint_id") if found.parent_config else None
     return SourceCheckpoint(
-        checkpoint_ns=configurable.get("checkpoint_ns", ""),
+        checkpoint_ns=_configurable(found.config).get("checkpoint_ns", ""),
         checkpoint_id=found.checkpoint["id"],
         parent_id=parent,
         checkpoint=dict(found.checkpoint),

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._checkpoints.read import get_tuple
-from langgraph_durable._checkpoints.refs import config_of
+from langgraph_durable._checkpoints.refs import checkpoint_ref, config_of
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._transfer.importing import FAILURES, Progress, find_known
@@ -78,7 +78,7 @@ def _differences(
     if ours is None:
         yield "it is not stored here"
         return
-    parent = ours.parent_config["configurable"]["checkpoint_id"] if ours.parent_config else None
+    parent = checkpoint_ref(ours.parent_config).checkpoint_id if ours.parent_config else None
     if parent != (item.parent_id or None):
         yield f"its parent is {parent!r}, not {item.parent_id!r}"
     checkpoint: dict[str, Any] = dict(ours.checkpoint)
