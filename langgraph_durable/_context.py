@@ -81,6 +81,10 @@ class SaverOptions:
 class FallbackSaver(Protocol):
     """Another saver, from which threads that are unknown here are imported when they are first used."""
 
+    def allow(self, types: Collection[tuple[str, ...]]) -> None:
+        """Let it load types of a graph's state in strict mode."""
+        ...
+
     async def get_tuple(
         self, db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
     ) -> CheckpointTuple | None:

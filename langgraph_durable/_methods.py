@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
@@ -54,6 +54,12 @@ class SaverMethods(BaseCheckpointSaver[str]):
         return Codec(
             self.serde, options.indexed_metadata, options.segment_key, context.segments, options.tuning
         )
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[str]:
+        """Return a clone that may load the types of a graph's state in strict mode, also from the fallback saver."""
+        if (fallback := self._context.fallback) is not None:
+            fallback.allow(extra_allowlist)
+        return super().with_allowlist(extra_allowlist)
 
     # --- the fallback saver ---
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +51,10 @@ class Fallback:
         """Threads that exist here or were deleted here: the fallback is never asked for them again."""
         self._nowhere = _Threads()
         """Threads that neither saver had. A write to one of them starts it here."""
+
+    def allow(self, types: Collection[tuple[str, ...]]) -> None:
+        """Let the fallback load types of a graph's state in strict mode, as if the graph were compiled with it."""
+        self.saver = self.saver.with_allowlist(types)
 
     async def get_tuple(
         self, db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -111,7 +111,7 @@ class SaverSource(Source):
     async def thread_ids(self) -> Sequence[str]:
         """Return the ids of all threads, in order. A saver can list them only with all that they hold."""
         try:
-            ids = [_configurable(found.config)["thread_id"] async for found in self._list(None)]
+            ids = await self._list(None, lambda found: _configurable(found.config)["thread_id"])
         except DurableError:
             raise
         except Exception as exc:
@@ -129,7 +129,7 @@ class SaverSource(Source):
         """
         config: RunnableConfig = {"configurable": {"thread_id": self._ids.get(thread_id, thread_id)}}
         try:
-            listed = [_source_checkpoint(found) async for found in self._list(config)]
+            listed = await self._list(config, _source_checkpoint)
         except (DurableError, psycopg.OperationalError, OSError):
             raise
         except Exception as exc:
@@ -145,13 +145,11 @@ class SaverSource(Source):
         for start in range(0, len(ordered), self._batch):
             yield [by_key[node[:2]] for node in ordered[start : start + self._batch]]
 
-    async def _list(self, config: RunnableConfig | None) -> AsyncIterator[CheckpointTuple]:
+    async def _list(self, config: RunnableConfig | None, pick: Callable[[CheckpointTuple], T]) -> list[T]:
+        """List checkpoints, and keep what `pick` returns of each."""
         if self._asynchronous:
-            async for found in self._saver.alist(config):
-                yield found
-            return
-        for found in await self._call(lambda: list(self._saver.list(config))):
-            yield found
+            return [pick(found) async for found in self._saver.alist(config)]
+        return await self._call(lambda: [pick(found) for found in self._saver.list(config)])
 
 
 def is_missing(saver: BaseCheckpointSaver[Any], method: str) -> bool:

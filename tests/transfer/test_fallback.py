@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from psycopg_pool import ConnectionPool
 
 from langgraph_durable import DurableSaver
@@ -24,7 +25,7 @@ from langgraph_durable.errors import (
 )
 from tests.checkpoints import checkpoint_with, config_for
 from tests.transfer.conftest import THREADS
-from tests.transfer.threads import BUILDERS, config, first_input, go_on, write_thread
+from tests.transfer.threads import BUILDERS, Mood, config, first_input, go_on, write_thread
 
 THREAD = "chat 0"
 
@@ -212,6 +213,19 @@ async def test_many_tasks_use_many_threads_at_once(conninfo: str, source_conninf
     ):
         found = await asyncio.gather(*(saver.aget_tuple(named(t)) for t in THREADS * 3))
         assert all(found)
+
+
+def test_types_of_a_graph_are_loaded_in_strict_mode(conninfo: str) -> None:
+    """LangGraph lists them for the saver that a graph is compiled with, and knows nothing of its fallback."""
+    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
+    old = InMemorySaver(serde=strict)
+    checkpoint = checkpoint_with({"note": [Mood.CALM], "long": [Mood.CALM] * 9000})
+    old.put(named("t"), checkpoint, {"step": 0}, checkpoint["channel_versions"])
+    with DurableSaver.from_conn_string(conninfo, serde=strict, fallback=old) as saver:
+        clone = saver.with_allowlist([(Mood.__module__, "Mood")])
+        found = clone.get_tuple(named("t"))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == checkpoint["channel_values"]
 
 
 # --- faults ---

@@ -222,6 +222,44 @@ def test_a_dry_run_stores_nothing(saver: DurableSaver, source_conninfo: str) -> 
 
 # --- interruptions, changes, differences ---
 
+KILLED_INSIDE_A_THREAD = """
+import os, signal, sys
+from langgraph_durable import DurableSaver
+from langgraph_durable._transfer import store
+
+store_batch, batches = store._store, []
+
+async def store_and_die(session, batch):
+    await store_batch(session, batch)
+    batches.append(batch)
+    if len(batches) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+store._store = store_and_die
+with DurableSaver.from_conn_string(sys.argv[2]) as saver:
+    saver.import_from(sys.argv[1], batch=1, thread_ids=[sys.argv[3]])
+"""
+
+
+def killed(program: str, *arguments: str) -> bool:
+    """Run a program; return whether it was killed."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    return ended.returncode == -signal.SIGKILL
+
+
+def test_killed_inside_a_thread_leaves_nothing_of_it(
+    saver: DurableSaver, source_conninfo: str, conninfo: str
+) -> None:
+    assert killed(KILLED_INSIDE_A_THREAD, source_conninfo, conninfo, THREADS[1])
+    assert saver.storage_stats(THREADS[1]).total_rows == 0
+    assert saver.import_from(source_conninfo, thread_ids=[THREADS[1]]).threads == 1
+    assert saver.verify_import(source_conninfo, thread_ids=[THREADS[1]]).is_equal
+
+
 INTERRUPTED = """
 import os, signal, sys
 from langgraph_durable import DurableSaver
@@ -238,12 +276,7 @@ with DurableSaver.from_conn_string(sys.argv[2]) as saver:
 def test_an_interrupted_import_is_resumed_without_duplicates(
     saver: DurableSaver, source_conninfo: str, conninfo: str
 ) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, source_conninfo, conninfo],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert killed(INTERRUPTED, source_conninfo, conninfo)
     assert len({t.config["configurable"]["thread_id"] for t in saver.list(None)}) == 5
     report = saver.import_from(source_conninfo)
     assert (report.threads, report.threads_existing) == (len(THREADS) - 5, 5)
