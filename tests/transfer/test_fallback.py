@@ -18,6 +18,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from psycopg_pool import ConnectionPool
 
 from langgraph_durable import DurableSaver
+from langgraph_durable._transfer import fallback as fallback_module
 from langgraph_durable.errors import (
     EffectUnresolvedError,
     ImportFailedError,
@@ -188,6 +189,23 @@ def test_many_at_once_import_a_thread_once(conninfo: str, peer: PostgresSaver, s
     for thread in threads:
         thread.join()
     assert found == [[expected[0], *expected]] * 6
+
+
+def test_a_thread_that_another_process_imports_meanwhile_is_found(
+    moving: DurableSaver, old: Counting, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = vars(fallback_module)["get_tuple"]
+
+    async def get_tuple_before_the_other(*arguments: Any) -> CheckpointTuple | None:
+        found = await real(*arguments)
+        with DurableSaver.from_conn_string(conninfo) as other:
+            other.import_from(old)
+        return found
+
+    monkeypatch.setattr(fallback_module, "get_tuple", get_tuple_before_the_other)
+    found = moving.get_tuple(named(THREAD))
+    assert found is not None
+    assert found.checkpoint["id"] == ids(old, THREAD)[0]
 
 
 def test_both_savers_may_share_a_small_pool(databases: Any, written: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -154,16 +155,30 @@ def test_ids_that_contradict_their_parents_are_imported_parents_first(saver: Dur
 
 
 def test_times_are_those_of_the_source(saver: DurableSaver, source_conninfo: str, conninfo: str) -> None:
+    with psycopg.connect(source_conninfo, autocommit=True) as connection:
+        connection.execute(
+            'UPDATE checkpoints SET checkpoint = checkpoint || \'{"ts": "2025-02-03T04:05:06.789+00:00"}\''
+            " WHERE thread_id <> %s",
+            [THREADS[0]],
+        )
+        connection.execute(
+            "UPDATE checkpoints SET checkpoint = checkpoint - 'ts' WHERE thread_id = %s", [THREADS[0]]
+        )
     saver.import_from(source_conninfo)
     with psycopg.connect(conninfo) as connection:
         connection.execute("SET search_path = langgraph_durable")
-        [(late,)] = connection.execute("SELECT count(*) FROM checkpoints WHERE created_at = now()").fetchall()
         [(timed,)] = connection.execute("SELECT count(*) FROM writes WHERE stored_at IS NOT NULL").fetchall()
-        [(equal,)] = connection.execute(
-            "SELECT bool_and(abs(extract(epoch FROM created_at) - (('x' || left(replace(ulid::text, '-', ''), 12))"
-            "::bit(48)::bigint / 1000.0)) < 1) FROM checkpoints"
+        times = connection.execute(
+            "SELECT DISTINCT created_at FROM checkpoints WHERE thread_id <> %s", [THREADS[0]]
         ).fetchall()
-    assert (late, timed, equal) == (0, 0, True)
+        [(timeless,)] = connection.execute(
+            "SELECT min(created_at) > now() - interval '5 minutes' FROM checkpoints WHERE thread_id = %s",
+            [THREADS[0]],
+        ).fetchall()
+    assert times == [(datetime(2025, 2, 3, 4, 5, 6, 789000, tzinfo=timezone.utc),)]
+    assert (timed, timeless) == (0, True)
+    [waiting, *_] = saver.pending_interrupts(thread_id="ask 0")
+    assert waiting.asked_at == times[0][0]
 
 
 def test_ids_that_are_numbers_or_cannot_be_stored(saver: DurableSaver) -> None:
