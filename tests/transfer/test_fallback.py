@@ -197,7 +197,7 @@ def test_a_thread_that_another_process_imports_meanwhile_is_found(
     real = vars(fallback_module)["get_tuple"]
 
     async def get_tuple_before_the_other(*arguments: Any) -> CheckpointTuple | None:
-        found = await real(*arguments)
+        found: CheckpointTuple | None = await real(*arguments)
         with DurableSaver.from_conn_string(conninfo) as other:
             other.import_from(old)
         return found
