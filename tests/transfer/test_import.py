@@ -370,6 +370,26 @@ def test_a_lost_connection_to_this_saver_is_retried(
     assert_equal(saver, source_conninfo)
 
 
+@pytest.mark.parametrize("by_tables", [True, False])
+async def test_a_cancelled_import_is_resumed(conninfo: str, source_conninfo: str, by_tables: bool) -> None:
+    async with (
+        AsyncPostgresSaver.from_conn_string(source_conninfo) as peer,
+        DurableSaver.from_conn_string(conninfo) as saver,
+    ):
+        source = source_conninfo if by_tables else peer
+
+        def cancel(step: TransferProgress) -> None:
+            if step.threads_done == 3:
+                importing.cancel()
+
+        importing = asyncio.ensure_future(saver.aimport_from(source, progress=cancel, batch=2))
+        with pytest.raises(asyncio.CancelledError):
+            await importing
+        report = await saver.aimport_from(source)
+        assert (report.threads, report.threads_existing) == (len(THREADS) - 3, 3)
+        assert (await saver.averify_import(source)).is_equal
+
+
 def test_a_lost_connection_to_the_source_ends_the_import(saver: DurableSaver, source_conninfo: str) -> None:
     def lose(step: TransferProgress) -> None:
         if step.threads_done == 3:
