@@ -98,7 +98,6 @@ def encode_row(
             "metadata_type": metadata_type,
             "metadata_size": len(encoded_metadata),
             **_index_columns(full_metadata, codec),
-            "created_at": None,  # now
         },
         checkpoint=body,
         metadata=encoded_metadata,

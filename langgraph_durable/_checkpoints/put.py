@@ -87,7 +87,6 @@ PUT_CHECKPOINTS = load_rows(
         "metadata_type": "text",
         "metadata_size": "int",
         "metadata_index": "text",
-        "created_at": "timestamptz",
         "value_channels": "text[]",
         "value_versions": "text[]",
         "delta_channels": "text[]",

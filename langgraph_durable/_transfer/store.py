@@ -26,6 +26,7 @@ from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import CheckpointRow, WriteRow
 from langgraph_durable._checkpoints.serialization import cut_value, encode, pack
 from langgraph_durable._metrics import measured
+from langgraph_durable._postgres.arrays import text_array
 from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.locks import LOCK_THREAD, SET_FOR_BATCH
@@ -36,6 +37,7 @@ from langgraph_durable._validation import require_text
 from langgraph_durable.errors import CheckpointCorruptedError
 
 FIND_THREAD = load(__package__, "find_thread")
+SET_TIMES = load(__package__, "set_times")
 IMPORT_WRITES = load_rows(__package__, "import_writes", WRITE_COLUMNS)
 
 Batches = AsyncIterator[list[SourceCheckpoint]]
@@ -118,12 +120,20 @@ def closing(batches: Batches) -> aclosing[Any]:
 class _EncodedBatch:
     checkpoints: list[tuple[CheckpointRow, SentRow]]
     writes: list[SentRow]
+    times: list[tuple[str, str, str]]
+    """Namespace, id, and when the checkpoint was made, if that is known."""
 
 
 async def _store(session: Session, batch: _EncodedBatch) -> None:
-    calls: list[Call] = [(PUT_CHECKPOINTS.one, sent.params()) for _, sent in batch.checkpoints]
+    # One by one: rows of one statement do not see each other, and children need their parents.
+    calls: list[Call] = [(PUT_CHECKPOINTS.many, gather([sent])) for _, sent in batch.checkpoints]
     if batch.writes:
         calls.append((IMPORT_WRITES.many, gather(batch.writes)))
+    if batch.times:
+        columns = dict(
+            zip(("namespaces", "ids", "times"), map(text_array, zip(*batch.times, strict=True)), strict=True)
+        )
+        calls.append((SET_TIMES, {"thread": batch.checkpoints[0][0].thread_id, **columns}))
     answers = await session.pipeline(*calls)
     for (row, _), [(_, answer, _, _)] in zip(batch.checkpoints, answers, strict=False):
         if (verdict := Verdict(answer)) is not Verdict.STORED:
@@ -154,13 +164,15 @@ class ThreadEncoder:
             CheckpointCorruptedError: A checkpoint does not have the form of one.
             UnserializableValueError: A value cannot be stored.
         """
-        encoded = _EncodedBatch([], [])
+        encoded = _EncodedBatch([], [], [])
         for found in batch:
             row = self._checkpoint(found)
             sent = checkpoint_row(row, self._segments)
             for value in row.values.values():
                 self._segments.update(value.segments)
             encoded.checkpoints.append((row, sent))
+            if (at := created_at(found.checkpoint)) is not None:
+                encoded.times.append((found.checkpoint_ns, found.checkpoint_id, at))
             encoded.writes += self._writes_of(found)
             self._checkpoints += 1
             self._writes += len(found.writes)
@@ -186,7 +198,6 @@ class ThreadEncoder:
         }
         ref = CheckpointRef(self._thread_id, place, found.parent_id or None)
         row = encode_row(self._codec, ref, cast("Checkpoint", checkpoint), found.metadata, new)
-        row.columns = {**row.columns, "created_at": created_at(checkpoint)}
         for channel, raw in found.raw.items():
             if row.versions.get(channel) is not None and keys[channel] not in self._sent:
                 row.values[channel] = cut_value(raw, self._codec.segment_key)

@@ -164,7 +164,6 @@ def _checkpoint(thread_id: str, number: int) -> SentRow:
             "metadata_type": "msgpack",
             "metadata_size": 100,
             "metadata_index": "{}",
-            "created_at": None,
             "value_channels": ["a", "b"],
             "value_versions": [f"v-{number}", "v-new"],
             "delta_channels": [],

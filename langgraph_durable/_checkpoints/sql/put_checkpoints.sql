@@ -2,7 +2,7 @@
 -- Parameters: the columns of {given} (PUT_CHECKPOINTS in put.py), and bytes: the bytes of all rows in one string.
 -- A row's bytes begin at its `base`; columns that end in _at or _ats are places counted from there.
 -- Result columns: number (of the row), verdict, and what was found to be missing: channels, hashes of segments.
--- Only rows with the verdict `stored` are stored. Only imported rows have a `created_at`.
+-- Only rows with the verdict `stored` are stored.
 --
 -- A put may name values that it does not send. They are looked up by scalar subqueries, and other rows by LATERALs with
 -- a LIMIT or OFFSET, not by joins. A join is planned from estimates of rows per thread, which are worst for the few
@@ -166,12 +166,11 @@ revived AS (
 -- A second put of an id keeps its ULID and its parent.
 stored AS (
     INSERT INTO {schema}.checkpoints (
-        thread_id, checkpoint_ns, checkpoint_id, ulid, created_at, parent_checkpoint_id, root_checkpoint_id, run_id,
-        format, type, checkpoint, metadata_type, metadata, metadata_index,
-        value_channels, value_versions, delta_channels
+        thread_id, checkpoint_ns, checkpoint_id, ulid, parent_checkpoint_id, root_checkpoint_id, run_id, format,
+        type, checkpoint, metadata_type, metadata, metadata_index, value_channels, value_versions, delta_channels
     )
     SELECT
-        thread, ns, id, ulid, coalesce(created_at, now()), nullif(parent, id), root, run_id, format,
+        thread, ns, id, ulid, nullif(parent, id), root, run_id, format,
         type, substr(%(bytes)s::bytea, base + 1, checkpoint_size),
         metadata_type, substr(%(bytes)s::bytea, base + checkpoint_size + 1, metadata_size), metadata_index::jsonb,
         value_channels || inherited_channels, value_versions || inherited_versions,
