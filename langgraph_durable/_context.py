@@ -14,12 +14,12 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._metrics import Metrics, MetricSources
-from langgraph_durable._postgres.connections import AsyncConnections, BlockingConnections
 from langgraph_durable._postgres.database import Database, DatabaseSettings, SchemaCheck
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.group_waiters import GroupCommitters
 from langgraph_durable._postgres.migrate import check_schema
-from langgraph_durable._postgres.pools import OwnPools
+from langgraph_durable._postgres.own_pools import OwnPools
+from langgraph_durable._postgres.pools import AsyncConnections, BlockingConnections
 from langgraph_durable._segments.cache import SegmentCache
 from langgraph_durable._validation import (
     require_cache_bytes,

@@ -20,6 +20,7 @@
     │   ├── EffectUnknownError      an earlier attempt has an unknown outcome and needs a decision
     │   ├── EffectUnresolvedError   a thread with unresolved effects cannot be deleted
     │   ├── EffectAbandonedError    the effect was abandoned by a decision
+    │   ├── EffectDuplicateError    an equal effect's outcome was never delivered, and the policy wants a decision
     │   ├── EffectForkedError       another branch of the thread already ran the effect
     │   └── EffectSupersededError   the attempt was taken over by another owner
     └── EmbeddedPostgresError       the embedded Postgres cannot start
@@ -40,6 +41,7 @@ __all__ = [
     "DurableError",
     "EffectAbandonedError",
     "EffectConflictError",
+    "EffectDuplicateError",
     "EffectError",
     "EffectForkedError",
     "EffectInFlightError",
@@ -58,6 +60,8 @@ __all__ = [
     "ThreadExistsError",
     "UnserializableValueError",
 ]
+
+_LINK = "See docs/errors.md#"
 
 
 class DurableError(Exception):
@@ -139,7 +143,26 @@ class SaverClosedError(DurableError):
 
 
 class EffectError(DurableError):
-    """An effect cannot run, or its log entry cannot be changed; the message says what to do."""
+    """An effect cannot run, or its log entry cannot be changed; the message says what is known and what to do.
+
+    Attributes:
+        effect_id: The effect's id, for `saver.effects.resolve`; None if the error is about no recorded effect.
+    """
+
+    def __init__(self, message: str = "", effect_id: str | None = None, *, see: str | None = None) -> None:
+        """Create the error.
+
+        Args:
+            message: What happened, what is known, and what to do.
+            effect_id: The effect's id.
+            see: The section of docs/errors.md that the message ends with; by default that of the error's class.
+        """
+        # An unpickled error is created from its full message.
+        if _LINK not in message:
+            section = see or type(self).__name__.lower()
+            message = f"{message.rstrip('. ')}. {_LINK}{section}"
+        super().__init__(message)
+        self.effect_id = effect_id
 
 
 class EffectConflictError(EffectError):
@@ -151,15 +174,9 @@ class EffectInFlightError(EffectError):
 
 
 class EffectUnknownError(EffectError):
-    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides.
+    """It is unknown whether an earlier attempt took effect; nothing runs until someone decides."""
 
-    Attributes:
-        effect_id: The effect's id, for `saver.effects.resolve`.
-    """
-
-    def __init__(self, message: str, effect_id: str) -> None:
-        super().__init__(message)
-        self.effect_id = effect_id
+    effect_id: str
 
 
 class EffectUnresolvedError(EffectError):
@@ -172,6 +189,16 @@ class EffectAbandonedError(EffectError):
 
 class EffectForkedError(EffectError):
     """Another branch of the thread already ran this effect, and the policy refuses to replay it."""
+
+
+class EffectDuplicateError(EffectError):
+    """An equal effect's outcome was never delivered, so the call may be the same request or a new one; nothing ran.
+
+    Attributes:
+        effect_id: That effect's id, for `saver.effects.acknowledge`.
+    """
+
+    effect_id: str
 
 
 class EffectSupersededError(EffectError):

@@ -24,10 +24,10 @@ from langgraph_durable._checkpoints.put import put_checkpoint, put_writes
 from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext, SaverOptions
 from langgraph_durable._inspect.methods import InspectionMethods
-from langgraph_durable._postgres.connections import given_async_connections, given_connections
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable._postgres.pool_context import PoolSettings
-from langgraph_durable._postgres.pools import OwnPools
+from langgraph_durable._postgres.given import given_async_connections, given_connections
+from langgraph_durable._postgres.own_pools import OwnPools
+from langgraph_durable._postgres.pools import PoolSettings
 from langgraph_durable._retention.methods import RetentionMethods
 from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
 from langgraph_durable._transfer.fallback import require_fallback
@@ -247,14 +247,16 @@ class DurableSaver(TransferMethods, RetentionMethods, InspectionMethods):  # pyr
         Round trips: 1.
         """
         self._import_before_write(config)
-        run_sync(put_writes(self._db, self.serde, config, writes, task_id, task_path))
+        known = self._context.known.writes
+        run_sync(put_writes(self._db, self.serde, known, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store a task's pending writes; see `put_writes`."""
         await self._aimport_before_write(config)
-        await put_writes(self._adb, self.serde, config, writes, task_id, task_path)
+        known = self._context.known.writes
+        await put_writes(self._adb, self.serde, known, config, writes, task_id, task_path)
 
     # --- get ---
 

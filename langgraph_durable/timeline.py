@@ -34,6 +34,7 @@ Phase: TypeAlias = Literal[
     "tool_unknown",
     "tool_suspended",
     "tool_refused",  # the report of an owner that was superseded
+    "tool_acknowledged",  # a human said that the effect is dealt with
     # a row that cannot be read
     "unreadable",
 ]

@@ -9,13 +9,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
 
 from tests.drivers import Saver
+from tests.samples import config
 
 
 def config_for(
     thread_id: Any = None, checkpoint_id: str | None = None, checkpoint_ns: str = ""
 ) -> RunnableConfig:
-    configurable = {"thread_id": thread_id or str(uuid4()), "checkpoint_ns": checkpoint_ns}
-    return {"configurable": configurable | ({"checkpoint_id": checkpoint_id} if checkpoint_id else {})}
+    """Return a config of a new thread, if none is named."""
+    return config(thread_id or str(uuid4()), checkpoint_id, checkpoint_ns)
 
 
 def checkpoint_with(values: dict[str, Any] | None = None, **others: Any) -> Checkpoint:

@@ -16,9 +16,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
+from langgraph_durable._checkpoints.codec import decode, decode_value, unreadable
 from langgraph_durable._checkpoints.refs import config_of
 from langgraph_durable._checkpoints.rows import StoredCheckpoint, StoredWrite
-from langgraph_durable._checkpoints.serialization import decode, decode_value, unreadable
 from langgraph_durable._checkpoints.ulids import derive_ulid
 from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable.errors import CheckpointCorruptedError, ParentPrunedError

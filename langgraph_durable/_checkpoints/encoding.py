@@ -20,16 +20,17 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.codec import Codec, decode, encode, encode_value, pack
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import CheckpointRow, Encoded, WriteRow
-from langgraph_durable._checkpoints.serialization import decode, encode, encode_value, pack
 from langgraph_durable._checkpoints.ulids import derive_ulid
-from langgraph_durable._postgres.batch import Column
+from langgraph_durable._postgres.statement import Column
 from langgraph_durable._segments.values import EncodedValue
 from langgraph_durable._validation import require_text
 
 _LONGEST_INLINE = 256
+_SOURCE = "source"
+"""LangGraph's name of what made a checkpoint: input, loop, update or fork."""
 
 
 # --- checkpoints ---
@@ -181,7 +182,8 @@ def _version_key(version: Any, channel: str) -> str:
 def _index_columns(metadata: Mapping[str, Any], codec: Codec) -> dict[str, Column]:
     """Return the columns of the metadata that stays readable in the database."""
     wanted = codec.index_keys
-    keys = metadata if wanted is None else [k for k in wanted if k in metadata]
+    # The effect log needs the source, by which it tells a step of the graph from new input and from a fork.
+    keys = metadata if wanted is None else [k for k in {*wanted, _SOURCE} if k in metadata]
     index = {k: metadata[k] for k in keys if is_indexable(metadata[k]) and is_indexable(k)}
     run_id = index.get("run_id")
     return {

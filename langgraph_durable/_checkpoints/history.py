@@ -12,16 +12,14 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 
-from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.codec import Codec, decode, decode_value, loads, unreadable
 from langgraph_durable._checkpoints.gc_pause import gc_paused
-from langgraph_durable._checkpoints.read import resolve_checkpoint_id, stored_value
-from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
+from langgraph_durable._checkpoints.read import stored_value
+from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref, resolve_checkpoint_id
 from langgraph_durable._checkpoints.rows import HistoryWrite, StoredHistory, StoredSeed
-from langgraph_durable._checkpoints.serialization import decode, decode_value, loads, unreadable
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Row, Session
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable._postgres.statement import Row, load
 from langgraph_durable._segments.reading import fill_values, reread_locked
 from langgraph_durable._segments.values import SegmentedValue
 from langgraph_durable._validation import require_ids

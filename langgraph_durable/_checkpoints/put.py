@@ -17,20 +17,19 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.encoding import encode_checkpoint, encode_writes, may_overwrite
-from langgraph_durable._checkpoints.known import KnownCheckpoints
-from langgraph_durable._checkpoints.read import resolve_checkpoint_id
+from langgraph_durable._checkpoints.known import KnownCheckpoints, KnownWrites, WritesKey
 from langgraph_durable._checkpoints.refs import (
     CheckpointRef,
     checkpoint_ref,
     config_of,
+    resolve_checkpoint_id,
     stored_checkpoint_ref,
 )
 from langgraph_durable._checkpoints.rows import CheckpointRow, Fold, WriteRow
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.batch import Column, SentRow
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.drivers import AsyncDatabase
-from langgraph_durable._postgres.statement import load, load_rows
+from langgraph_durable._postgres.statement import Column, RowsStatement, SentRow, load, load_rows
 from langgraph_durable._segments.cache import SegmentCache
 from langgraph_durable._segments.values import EncodedValue, plan_segments
 from langgraph_durable._validation import require_text
@@ -70,31 +69,7 @@ WRITE_COLUMNS = {
     "value_ats": "int[]",
     "value_sizes": "int[]",
 }
-PUT_CHECKPOINTS = load_rows(
-    __package__,
-    "put_checkpoints",
-    {
-        "thread": "text",
-        "ns": "text",
-        "id": "text",
-        "derived_ulid": "uuid",
-        "parent": "text",
-        "root": "text",
-        "run_id": "text",
-        "format": "int",
-        "type": "text",
-        "checkpoint_size": "int",
-        "metadata_type": "text",
-        "metadata_size": "int",
-        "metadata_index": "text",
-        "value_channels": "text[]",
-        "value_versions": "text[]",
-        "delta_channels": "text[]",
-        "unmentioned_channels": "text[]",
-        "unmentioned_versions": "text[]",
-        **_VALUE_COLUMNS,
-    },
-)
+PUT_CHECKPOINTS = RowsStatement(None, load(__package__, "put_checkpoints"))
 GET_INSIDE = load(__package__, "get_inside")
 PUT_WRITES_FIRST_WINS = load_rows(__package__, "put_writes_first_wins", WRITE_COLUMNS)
 PUT_WRITES_LAST_WINS = load_rows(__package__, "put_writes_last_wins", WRITE_COLUMNS)
@@ -167,7 +142,7 @@ async def _store(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
     known = cache.known(row.thread_id)
     for _ in range(_MOST_ATTEMPTS):
         sent = checkpoint_row(row, known)
-        [(_, answer, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent, locks=True)
+        [(_, answer, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent)
         verdict = Verdict(answer)
         if verdict is Verdict.STORED:
             for value in row.values.values():
@@ -220,6 +195,7 @@ def refusal(verdict: Verdict, row: CheckpointRow) -> DurableError:
 async def put_writes(
     db: Database,
     serde: SerializerProtocol,
+    known: KnownWrites,
     config: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
@@ -233,10 +209,28 @@ async def put_writes(
     rows = encode_writes(serde, ref, writes, require_text(task_id, "task_id"))
     if not rows:
         return
+    key = WritesKey(ref.thread_id, ref.namespace, checkpoint_id, task_id)
+    token = known.begin(key)
+    try:
+        await _store_writes(db, ref, checkpoint_id, writes, rows, task_id, task_path)
+    finally:
+        known.end(token)
+    known.add(key, writes)
+
+
+async def _store_writes(
+    db: Database,
+    ref: CheckpointRef,
+    checkpoint_id: str,
+    writes: Sequence[tuple[str, Any]],
+    rows: Sequence[WriteRow],
+    task_id: str,
+    task_path: str,
+) -> None:
     checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
     statement = PUT_WRITES_LAST_WINS if may_overwrite(writes) else PUT_WRITES_FIRST_WINS
     sent = writes_row(ref, checkpoint_id, rows, task_id, require_text(task_path, "task_path"))
-    await db.write(ref.thread_id, statement, sent, locks=False)
+    await db.write(ref.thread_id, statement, sent)
 
 
 # --- rows as they are sent ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Sequence
 from types import NoneType
 from typing import Any
@@ -13,13 +12,12 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.decoding import decode_ancestor, decode_checkpoint
 from langgraph_durable._checkpoints.known import KnownCheckpoints
-from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref
+from langgraph_durable._checkpoints.refs import CheckpointRef, checkpoint_ref, resolve_checkpoint_id
 from langgraph_durable._checkpoints.rows import StoredCheckpoint, StoredValue, StoredWrite
-from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
+from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Params, Row, Session
-from langgraph_durable._postgres.statement import Statement, load
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable._postgres.statement import Params, Row, Statement, load
 from langgraph_durable._segments.reading import fill_values, reread_locked
 from langgraph_durable._segments.values import SegmentedValue, is_index
 from langgraph_durable.errors import CheckpointCorruptedError
@@ -34,11 +32,7 @@ def load_page(name: str) -> Statement:
     return Statement(literal)
 
 
-GET_LATEST = load_page("get_latest")
-GET_BY_ID = load_page("get_by_id")
-GET_BY_ID_OR_ANCESTOR = load_page("get_by_id_or_ancestor")
-FIND_BY_ULID = load(__package__, "find_by_ulid")
-FIND_ULID = load(__package__, "find_ulid")
+GET_CHECKPOINT = load(__package__, "get_checkpoint")
 
 _CHECKPOINT, _VALUE, _WRITE, _SEND, _INDEX = range(5)
 """The kinds of rows that page.sql returns."""
@@ -52,13 +46,18 @@ async def get_tuple(
     db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
 ) -> CheckpointTuple | None:
     """Fetch and decode a checkpoint; see DurableSaver.get_tuple."""
+    known.attempts.note(config)
     stored = await get_checkpoint(db, checkpoint_ref(config), codec, or_ancestor=True)
     if stored is None:
         return None
     if stored.metadata is None:
         return decode_ancestor(codec.serde, stored)
     known.add(stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id)
-    return decode_checkpoint(codec.serde, stored)
+    found = decode_checkpoint(codec.serde, stored)
+    if found.pending_writes:
+        checkpoint = stored.thread_id, stored.checkpoint_ns, stored.checkpoint_id
+        known.writes.add_read(checkpoint, found.pending_writes)
+    return found
 
 
 @measured("get_ulid")
@@ -81,38 +80,20 @@ async def get_checkpoint(
 
     Round trips: 1; 1 more if segments are not cached; 1 more if the checkpoint is named by a ULID.
     """
-    if ref.checkpoint_id is None:
-        page = await read_page(db, codec, GET_LATEST, (ref.thread_id, ref.namespace))
-    else:
-        checkpoint_id = await resolve_checkpoint_id(db, ref, ref.checkpoint_id)
-        key = {"thread": ref.thread_id, "ns": ref.namespace, "id": checkpoint_id}
-        page = await read_page(db, codec, GET_BY_ID_OR_ANCESTOR if or_ancestor else GET_BY_ID, key)
+    checkpoint_id = ref.checkpoint_id
+    if checkpoint_id is not None:
+        checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
+    page = await read_page(
+        db, codec, GET_CHECKPOINT, checkpoint_key(ref.thread_id, ref.namespace, checkpoint_id, or_ancestor)
+    )
     return page[0] if page else None
 
 
-async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id: str) -> str:
-    """Return the runtime's id of a checkpoint that may be named by its ULID; an unknown one unchanged.
-
-    Round trips: none for an id that cannot be a ULID, else 1.
-    """
-    ulid = parse_ulid(checkpoint_id)
-    if ulid is None:
-        return checkpoint_id
-    [(found,)] = await db.fetch(
-        FIND_BY_ULID,
-        {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "id": checkpoint_id, "ulid": ulid},
-    )
-    return str(found)
-
-
-async def find_ulid(db: Database, ref: CheckpointRef, checkpoint_id: str) -> uuid.UUID | None:
-    """Return the ULID of a stored checkpoint, in any namespace if `ref` names none.
-
-    Round trips: 1.
-    """
-    key = {"thread_id": ref.thread_id, "checkpoint_ns": ref.checkpoint_ns, "checkpoint_id": checkpoint_id}
-    rows = await db.fetch(FIND_ULID, key)
-    return rows[0][0] if rows else None
+def checkpoint_key(
+    thread_id: str, checkpoint_ns: str, checkpoint_id: str | None, or_ancestor: bool = False
+) -> dict[str, Any]:
+    """Return the parameters of GET_CHECKPOINT."""
+    return {"thread": thread_id, "ns": checkpoint_ns, "id": checkpoint_id, "or_ancestor": or_ancestor}
 
 
 # --- pages ---
@@ -126,7 +107,7 @@ async def read_page(
     Args:
         db: Where.
         codec: The saver's; without it, segments are not fetched.
-        statement: Made by `load_page`.
+        statement: GET_CHECKPOINT, or one made by `load_page`.
         params: The statement's.
 
     Round trips: 1; 1 more if segments are not cached, each of which is fetched once for the whole page.

@@ -1,14 +1,23 @@
-"""Configs as callers give them, turned into the keys of checkpoints."""
+"""The keys of checkpoints: from configs as callers give them, and from ULIDs."""
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_durable._checkpoints.ulids import parse_ulid
+from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.statement import load
 from langgraph_durable._validation import require_text, require_thread_id
 from langgraph_durable.errors import InvalidConfigError
+
+FIND_BY_ULID = load(__package__, "find_by_ulid")
+FIND_ULID = load(__package__, "find_ulid")
+
+# --- configs ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +105,31 @@ def config_of(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Runnabl
 
 def _optional_text(value: Any, name: str) -> str | None:
     return None if value is None else require_text(value, name)
+
+
+# --- ULIDs ---
+
+
+async def resolve_checkpoint_id(db: Database, ref: CheckpointRef, checkpoint_id: str) -> str:
+    """Return the runtime's id of a checkpoint that may be named by its ULID; an unknown one unchanged.
+
+    Round trips: none for an id that cannot be a ULID, else 1.
+    """
+    ulid = parse_ulid(checkpoint_id)
+    if ulid is None:
+        return checkpoint_id
+    [(found,)] = await db.fetch(
+        FIND_BY_ULID,
+        {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "id": checkpoint_id, "ulid": ulid},
+    )
+    return str(found)
+
+
+async def find_ulid(db: Database, ref: CheckpointRef, checkpoint_id: str) -> uuid.UUID | None:
+    """Return the ULID of a stored checkpoint, in any namespace if `ref` names none.
+
+    Round trips: 1.
+    """
+    key = {"thread_id": ref.thread_id, "checkpoint_ns": ref.checkpoint_ns, "checkpoint_id": checkpoint_id}
+    rows = await db.fetch(FIND_ULID, key)
+    return rows[0][0] if rows else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from langgraph_durable._postgres.batch import Column
+from langgraph_durable._postgres.statement import Column
 from langgraph_durable._segments.values import EncodedValue, SegmentedValue
 
 Encoded = tuple[str, bytes]

@@ -15,12 +15,12 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_durable._checkpoints.serialization import decode
+from langgraph_durable._checkpoints.codec import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._effect_states import State, event_fault
 from langgraph_durable._inspect.inbox import decode_interrupts
 from langgraph_durable._plain_json import plain
-from langgraph_durable._postgres.session import Row
+from langgraph_durable._postgres.statement import Row
 from langgraph_durable._postgres.times import time_fault, time_of
 from langgraph_durable.errors import CheckpointCorruptedError
 from langgraph_durable.timeline import Phase, TimelineEntry, TimelinePayload
@@ -268,6 +268,8 @@ class EntryReader:
             phase = "unreadable"
         elif before == after and reason is not None and reason.startswith("refused:"):
             phase = "tool_refused"
+        elif before == after and reason is not None and reason.startswith("acknowledged"):
+            phase = "tool_acknowledged"
         elif (before, after) == ("claimed", "issued"):
             phase = "tool_issued"
         else:

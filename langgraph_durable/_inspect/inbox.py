@@ -11,13 +11,12 @@ from typing import Any
 from langgraph.checkpoint.base import writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_durable._checkpoints.codec import decode
 from langgraph_durable._checkpoints.read import are_texts
-from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
 from langgraph_durable._metrics import Metrics, measured
 from langgraph_durable._postgres.database import Database, run_sync
-from langgraph_durable._postgres.session import Row
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import Row, load
 from langgraph_durable._postgres.times import time_fault
 from langgraph_durable._validation import require_limit, require_text, require_thread_id
 from langgraph_durable.errors import CheckpointCorruptedError

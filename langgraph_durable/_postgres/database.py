@@ -18,10 +18,8 @@ from typing import Any, TypeVar
 import psycopg
 
 from langgraph_durable._metrics import Metrics
-from langgraph_durable._postgres.arrays import text_array
-from langgraph_durable._postgres.batch import SentRow, gather
 from langgraph_durable._postgres.conninfo import Planning
-from langgraph_durable._postgres.faults import explain, is_transient
+from langgraph_durable._postgres.faults import explain, is_transient, shorten
 from langgraph_durable._postgres.group_commit import (
     LOCK_TIMEOUT,
     BatchRefusedError,
@@ -29,21 +27,63 @@ from langgraph_durable._postgres.group_commit import (
     QueuedWrite,
 )
 from langgraph_durable._postgres.group_waiters import GroupCommitters
-from langgraph_durable._postgres.locks import (
-    LOCK_THREAD_SHARED_AND_SET_PLANNING,
-    LOCK_THREADS_SHARED,
-    SET_FOR_BATCH,
+from langgraph_durable._postgres.locks import SET_FOR_BATCH
+from langgraph_durable._postgres.statement import (
+    Call,
+    Params,
+    Row,
+    RowsStatement,
+    SentRow,
+    Statement,
+    storing,
 )
-from langgraph_durable._postgres.session import Call, CommitRefusedError, Params, Row, Session
-from langgraph_durable._postgres.statement import RowsStatement, Statement
 
 T = TypeVar("T")
-Work = Callable[[Session], Awaitable[T]]
 
 _logger = logging.getLogger("langgraph_durable")
 
 _FIRST_DELAY = 0.02
 _LONGEST_DELAY = 1.0
+
+
+class CommitRefusedError(Exception):
+    """An implicit transaction failed at its commit, and psycopg lost the error."""
+
+
+class Session(ABC):
+    """One connection, in one transaction."""
+
+    @abstractmethod
+    async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
+        """Run one statement and return its rows. Round trips: 1."""
+
+    @abstractmethod
+    async def pipeline(self, *calls: Call, last: bool = False) -> list[list[Row]]:
+        """Run several statements and return the rows of each. Round trips: 1.
+
+        Each statement's snapshot is taken after the previous one has ended, so a lock that one takes protects what
+        the next one reads. With `last`, the transaction's commit is sent in the same pipeline.
+        """
+
+    @abstractmethod
+    async def execute_script(self, script: bytes) -> None:
+        """Run several statements without parameters, and drop their rows."""
+
+    @abstractmethod
+    def was_lost(self, exc: psycopg.Error) -> bool:
+        """Return whether the connection or the server failed, not the statement."""
+
+    server_version: int
+    """In libpq's format: 150018 is 15.18."""
+
+    client_encoding: str | None
+    """As the server or a pooler reports it; None if a pooler does not report it."""
+
+
+Work = Callable[[Session], Awaitable[T]]
+
+
+# --- operations ---
 
 
 class OperationSuspendedError(RuntimeError):
@@ -107,41 +147,23 @@ class Database(ABC):
         """Run statements and return the last one's rows. Round trips: 1. Transaction: one for all."""
         return (await self.run(lambda session: session.pipeline(*calls)))[-1]
 
-    async def write(
-        self, thread_id: str, statement: RowsStatement, row: SentRow, *, locks: bool
-    ) -> list[Row]:
+    async def write(self, thread_id: str, statement: RowsStatement, row: SentRow) -> list[Row]:
         """Store a row of one thread; return the statement's rows after the commit.
 
         Args:
             thread_id: The thread. Its writes are stored in the order of the calls.
             statement: May run twice. Its first column is a row's number.
             row: The row to store.
-            locks: Whether to take the thread's lock first, shared, in a separate statement.
 
         Round trips: 1. Transaction: its own, or one for all writes that wait at the same time.
         """
-        write = QueuedWrite(self, thread_id, statement, row, locks)
+        write = QueuedWrite(self, thread_id, statement, row)
         group = self._group_commit()
         return await (group.commit(write) if group is not None else self.write_alone(write))
 
     async def write_alone(self, write: QueuedWrite) -> list[Row]:
         """Run a write in a separate transaction."""
-        call = _storing(write.statement, [write.row])
-        if not write.locks:
-            return await self.fetch(*call)
-        lock = (LOCK_THREAD_SHARED_AND_SET_PLANNING, {"thread": write.thread_id, **self._planning})
-        lock_first = False
-
-        async def work(session: Session) -> list[Row]:
-            nonlocal lock_first
-            if lock_first:
-                await session.fetch(*lock)
-            lock_first = True
-            return (await session.pipeline(lock, call))[-1]
-
-        # While the server waits for the lock it does not read the row, and after tcp_user_timeout the kernel drops the
-        # connection to a peer that does not read. So a retry takes the lock before it sends the row.
-        return await self.run(work)
+        return await self.fetch(*storing(write.statement, [write.row]))
 
     async def write_together(self, writes: Sequence[QueuedWrite]) -> list[list[Row]]:
         """Run writes in one transaction, and return the rows of each.
@@ -160,14 +182,8 @@ class Database(ABC):
             attempts += 1
             try:
                 settings = {"lock_timeout": f"{LOCK_TIMEOUT * 1000:.0f}ms", **self._planning}
-                calls: list[Call] = [(SET_FOR_BATCH, settings)]
-                if threads := sorted({write.thread_id for write in writes if write.locks}):
-                    calls.append((LOCK_THREADS_SHARED, (text_array(threads),)))
-                before = len(calls)
-                calls += [
-                    _storing(statement, [write.row for write in bundle]) for statement, bundle in bundles
-                ]
-                return (await session.pipeline(*calls))[before:]
+                calls = [storing(statement, [write.row for write in bundle]) for statement, bundle in bundles]
+                return (await session.pipeline((SET_FOR_BATCH, settings), *calls))[1:]
             except CommitRefusedError:
                 raise
             except Exception as exc:
@@ -223,6 +239,7 @@ class Database(ABC):
                 transaction = True  # an explicit COMMIT gets the server's error
                 continue
             except psycopg.Error as exc:
+                shorten(exc)
                 if (clearer := explain(exc, self.schema)) is not None:
                     raise clearer from exc
                 if self.retry_timeout <= 0 or not is_transient(exc) or not self._may_retry():
@@ -253,10 +270,6 @@ class Database(ABC):
     async def finish(self, operation: Coroutine[Any, Any, T]) -> T:
         """Run an operation to its end, even if the caller is cancelled meanwhile."""
         return await operation
-
-
-def _storing(statement: RowsStatement, rows: Sequence[SentRow]) -> Call:
-    return (statement.many, gather(rows)) if len(rows) > 1 else (statement.one, rows[0].params())
 
 
 def _bundles(writes: Iterable[QueuedWrite]) -> Iterator[tuple[RowsStatement, list[QueuedWrite]]]:

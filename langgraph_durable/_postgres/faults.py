@@ -59,6 +59,16 @@ _PERMANENT_CONNECT_FAULTS = (
 )
 
 
+_CONTEXT_KEPT = 160
+"""Characters of an error's context that are shown at its beginning, and at its end."""
+
+_MISSING = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+)
+
+
 def is_transient(exc: psycopg.Error) -> bool:
     """Return whether the same work may succeed soon, on another connection."""
     if isinstance(exc, psycopg.errors.UniqueViolation):
@@ -105,12 +115,23 @@ def is_permanent_connect_fault(exc: psycopg.OperationalError) -> bool:
     return message.startswith(_CONNECT_FAULTS) and any(w in message for w in _PERMANENT_CONNECT_FAULTS)
 
 
+def shorten(exc: psycopg.Error) -> None:
+    """Cut the middle out of a long context in an error's text.
+
+    Of an error inside a function, the context has the whole statement, hundreds of lines. `exc.diag` keeps it.
+    """
+    context = exc.diag.context or ""
+    if len(context) > 2 * _CONTEXT_KEPT and exc.args:
+        short = f"{context[:_CONTEXT_KEPT]} [...] {context[-_CONTEXT_KEPT:]}"
+        exc.args = (str(exc.args[0]).replace(context, short), *exc.args[1:])
+
+
 def explain(exc: psycopg.Error, schema: str) -> DurableError | None:
     """Return an error of ours that says more than psycopg's, if there is one."""
-    if isinstance(exc, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
+    if isinstance(exc, _MISSING):
         return SchemaOutOfDateError(
-            f"schema {schema!r} lacks a table of langgraph_durable. Call saver.setup() (or asetup()) once, or "
-            "apply the SQL that `python -m langgraph_durable schema` prints."
+            f"schema {schema!r} lacks a table or function of langgraph_durable. Call saver.setup() (or asetup()) "
+            "once, or apply the SQL that `python -m langgraph_durable schema` prints."
         )
     if isinstance(exc, psycopg.errors.UndefinedColumn):
         return SchemaOutOfDateError(

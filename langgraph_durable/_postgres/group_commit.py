@@ -19,9 +19,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from langgraph_durable._metrics import Metrics
-from langgraph_durable._postgres.batch import SentRow
-from langgraph_durable._postgres.session import Row
-from langgraph_durable._postgres.statement import RowsStatement
+from langgraph_durable._postgres.statement import Row, RowsStatement, SentRow
 
 WRITERS = 2
 MOST_ROWS = 128
@@ -69,8 +67,6 @@ class QueuedWrite:
     thread_id: str
     statement: RowsStatement
     row: SentRow
-    locks: bool
-    """Whether to take the thread's lock first, shared, in a separate statement."""
     state: WriteState = WriteState.WAITING
     abandoned: bool = False
     """Whether its caller was cancelled."""

@@ -9,7 +9,6 @@ from langgraph_durable._postgres.statement import load
 
 # The startup options of our connections set the planning too, but a pooler may refuse or drop them. A batch needs
 # it most: the planner overestimates its rows, so it would JIT-compile the statement, and plan it at each execution.
-LOCK_THREAD_SHARED_AND_SET_PLANNING = load(__package__, "lock_thread_shared_and_set_planning")
 SET_FOR_BATCH = load(__package__, "set_for_batch")
 
 LOCK_THREADS_SHARED = load(__package__, "lock_threads_shared")

@@ -23,11 +23,10 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 from typing_extensions import Self
 
-from langgraph_durable._postgres import pool_context
+from langgraph_durable._postgres import pools
 from langgraph_durable._postgres.background import keep_alive
-from langgraph_durable._postgres.checkout import async_live_connection
-from langgraph_durable._postgres.connections import AsyncConnections
-from langgraph_durable._postgres.pool_context import PoolContext
+from langgraph_durable._postgres.loop_checkout import async_live_connection
+from langgraph_durable._postgres.pools import AsyncConnections, PoolContext
 from langgraph_durable._postgres.psycopg_internals import TunedAsyncConnection, lend_last_returned_first
 
 
@@ -135,7 +134,7 @@ class LoopPools(AsyncConnections):
                 closing = asyncio.run_coroutine_threadsafe(own.close(), loop)
                 # A loop that is blocked closes it later.
                 with suppress(FutureTimeout):
-                    closing.result(pool_context.CLOSE_TIMEOUT)
+                    closing.result(pools.CLOSE_TIMEOUT)
 
 
 class LoopConnection(AsyncConnection[Any]):
@@ -211,14 +210,14 @@ class _LoopPool:
         self._finalizer.detach()
         self.opened = True  # so that a concurrent checkout does not open the closed pool again
         self._closed.set()
-        await self.pool.close(pool_context.CLOSE_TIMEOUT)
+        await self.pool.close(pools.CLOSE_TIMEOUT)
         await self._life.aclose()
 
     def abandon(self) -> None:
         """Close a closed loop's connections, without awaiting anything."""
         self._finalizer.detach()
         if self.pid != os.getpid():
-            pool_context.inherited.append(self)
+            pools.inherited.append(self)
             return
         for connection in list(self._connections):
             connection.pgconn.finish()
@@ -241,11 +240,11 @@ class _LoopPool:
 
     async def _close_with_loop(self) -> None:
         self.loop_ends = True
-        deadline = time.monotonic() + pool_context.CLOSE_TIMEOUT
+        deadline = time.monotonic() + pools.CLOSE_TIMEOUT
         while self.users and time.monotonic() < deadline:  # noqa: ASYNC110 (an Event would cost every checkout)
             await asyncio.sleep(0.005)
         try:
-            await self.pool.close(pool_context.CLOSE_TIMEOUT)
+            await self.pool.close(pools.CLOSE_TIMEOUT)
         except asyncio.CancelledError:  # of the pool's tasks, which it waits for
             self.abandon()
 

@@ -10,13 +10,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg.errors import DuplicateSchema, DuplicateTable, UniqueViolation
 
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Session
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.statement import Statement, load, render_script
 from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError, SchemaOutOfDateError
 
@@ -40,9 +39,21 @@ class Migration:
     statement: Statement
 
     @property
+    def makes_functions(self) -> bool:
+        """Whether the migration only makes functions, so that it may run again."""
+        return self.name.startswith("functions")
+
+    @property
     def checksum(self) -> str:
         """The sha256 of the file's text, in hex, before the schema's name is filled in."""
         return hashlib.sha256(self.statement.text.encode()).hexdigest()
+
+
+class _Applied(NamedTuple):
+    recorded: dict[int, tuple[str, str]]
+    """Version -> (name, checksum)."""
+    renamed: bool
+    """Whether the schema's functions name another schema: it was renamed since they were made."""
 
 
 @lru_cache(maxsize=1)
@@ -109,36 +120,44 @@ async def check_schema(session: Session, schema: str) -> None:
             f"schema {schema!r} is not set up for langgraph_durable. Call saver.setup() (or asetup()) once, or "
             "apply the SQL that `python -m langgraph_durable schema` prints."
         )
-    if missing := _missing(applied, schema):
+    missing = _missing(applied, schema)
+    if applied.renamed:
+        raise SchemaOutOfDateError(
+            f"schema {schema!r} was renamed, and its functions still name the former schema. Call saver.setup() (or "
+            "asetup()) once to make them again."
+        )
+    if missing:
         raise SchemaOutOfDateError(
             f"schema {schema!r} lacks migration {missing[0].version} ({missing[0].name}) of langgraph_durable. "
             "Call saver.setup() (or asetup()) once to apply it."
         )
 
 
-async def _applied(session: Session) -> dict[int, tuple[str, str]] | None:
-    """Return version -> (name, checksum) of applied migrations; None if no table."""
-    [(found,)] = await session.fetch(_FIND_MIGRATIONS_TABLE)
+async def _applied(session: Session) -> _Applied | None:
+    """Return which migrations were applied; None if there is no table of them."""
+    [(found, renamed)] = await session.fetch(_FIND_MIGRATIONS_TABLE)
     if not found:
         return None
-    return {version: (name, checksum) for version, name, checksum in await session.fetch(_LIST_MIGRATIONS)}
+    rows = await session.fetch(_LIST_MIGRATIONS)
+    return _Applied({version: (name, checksum) for version, name, checksum in rows}, renamed)
 
 
-def _missing(applied: dict[int, tuple[str, str]] | None, schema: str) -> list[Migration]:
-    applied = applied or {}
+def _missing(applied: _Applied | None, schema: str) -> list[Migration]:
+    """Return the migrations to run. Those of functions run again after the schema was renamed."""
+    recorded, renamed = applied or _Applied({}, renamed=False)
     ours = migrations()
-    if applied and max(applied) > ours[-1].version:
+    if recorded and max(recorded) > ours[-1].version:
         raise SchemaOutOfDateError(
-            f"schema {schema!r} is at migration {max(applied)}, newer than this langgraph_durable, which knows "
+            f"schema {schema!r} is at migration {max(recorded)}, newer than this langgraph_durable, which knows "
             f"{ours[-1].version}. Upgrade the package: pip install -U langgraph-durable."
         )
     for migration in ours:
-        if applied.get(migration.version, ("", migration.checksum))[1] != migration.checksum:
+        if recorded.get(migration.version, ("", migration.checksum))[1] != migration.checksum:
             raise SchemaOutOfDateError(
                 f"migration {migration.version} ({migration.name}) was applied to schema {schema!r} from another "
                 "text than this package's. Use a schema= that this package created."
             )
-    return [migration for migration in ours if migration.version not in applied]
+    return [m for m in ours if m.version not in recorded or (renamed and m.makes_functions)]
 
 
 async def _migrate(session: Session, schema: str) -> None:
@@ -151,7 +170,8 @@ async def _migrate(session: Session, schema: str) -> None:
         await session.fetch(CREATE_MIGRATIONS_TABLE)
     for migration in _missing(applied, schema):
         await session.execute_script(render_script(migration.statement, schema))
-        await session.fetch(RECORD_MIGRATION, (migration.version, migration.name, migration.checksum))
+        if applied is None or migration.version not in applied.recorded:
+            await session.fetch(RECORD_MIGRATION, (migration.version, migration.name, migration.checksum))
 
 
 def _require_server(session: Session) -> None:

@@ -14,12 +14,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.codec import Codec, encode_value
 from langgraph_durable._checkpoints.decoding import decode_checkpoint
 from langgraph_durable._checkpoints.read import get_checkpoint
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import Fold, StoredCheckpoint
-from langgraph_durable._checkpoints.serialization import encode_value
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._retention.plan import Node, choose_newest

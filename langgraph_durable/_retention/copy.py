@@ -5,8 +5,7 @@ from __future__ import annotations
 from langgraph_durable._metrics import measured
 from langgraph_durable._postgres.database import Database
 from langgraph_durable._postgres.locks import LOCK_THREAD, LOCK_THREADS_SHARED
-from langgraph_durable._postgres.session import Call
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import Call, load
 from langgraph_durable._validation import require_thread_id
 from langgraph_durable.errors import InvalidConfigError, ThreadExistsError
 

@@ -10,10 +10,9 @@ from ulid import ULID
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREAD
-from langgraph_durable._postgres.session import Call, Row, Session
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import Call, Row, load
 from langgraph_durable._retention.removal import keep_other_runs, remove_from_threads, run_removal
 from langgraph_durable._validation import require_ids, require_thread_id
 from langgraph_durable.errors import EffectUnresolvedError, InvalidConfigError
@@ -78,8 +77,9 @@ def _calls(thread_id: str, ulid: uuid.UUID, *, force: bool, always: bool = False
 def _removed(thread_id: str, rows: Sequence[Row]) -> Removed:
     if unresolved := rows[0][4]:
         raise EffectUnresolvedError(
-            f"thread {thread_id!r} has {unresolved} unresolved effects and was not deleted: decide on them "
-            "(saver.effects.pending, saver.effects.resolve), or delete with force=True"
+            f"thread {thread_id!r} has {unresolved} unresolved effects, which may have happened, and was not deleted. "
+            f"List them with saver.effects.pending({thread_id!r}) or `langgraph-durable effects list`, decide on each "
+            "with saver.effects.resolve or `langgraph-durable effects resolve`, or delete with force=True"
         )
     removed = [row for row in rows if row[1]]
     return Removed({row[0]: row[1] for row in removed}, {row[0]: int(row[2]) for row in removed})

@@ -8,9 +8,8 @@ from datetime import timedelta
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.ulids import derive_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREAD
-from langgraph_durable._postgres.session import Session
 from langgraph_durable._postgres.statement import load
 from langgraph_durable._retention.effects import count_orphaned_effects, expire_effects
 from langgraph_durable._retention.plan import Key

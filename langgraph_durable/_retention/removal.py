@@ -14,18 +14,17 @@ import psycopg
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.put import FOLD_CHANNELS, fold_row
 from langgraph_durable._checkpoints.read import (
-    GET_BY_ID,
+    GET_CHECKPOINT,
     are_texts,
     assemble_page,
+    checkpoint_key,
     pair_versions,
     segmented_values,
 )
 from langgraph_durable._checkpoints.rows import Fold
-from langgraph_durable._postgres.arrays import text_array
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREAD
-from langgraph_durable._postgres.session import Call, Row, Session
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import Call, Row, load, storing, text_array
 from langgraph_durable._postgres.times import time_fault
 from langgraph_durable._retention.plan import Key, Node, Plan, choose_newest, plan_removal
 from langgraph_durable._segments.reading import SegmentReader, fill_values
@@ -198,8 +197,8 @@ async def remove_checkpoints(
 async def _store_fold(session: Session, reader: SegmentReader, thread_id: str, fold: Fold) -> None:
     *_, rows = await session.pipeline(
         (LOCK_THREAD, (thread_id,)),
-        (FOLD_CHANNELS.one, fold_row(thread_id, fold).params()),
-        (GET_BY_ID, {"thread": thread_id, "ns": fold.checkpoint_ns, "id": fold.checkpoint_id}),
+        storing(FOLD_CHANNELS, [fold_row(thread_id, fold)]),
+        (GET_CHECKPOINT, checkpoint_key(thread_id, fold.checkpoint_ns, fold.checkpoint_id)),
     )
     page = assemble_page(rows)  # empty if the checkpoint was deleted since it was read
     await fill_values(session, reader, segmented_values(page))

@@ -11,10 +11,9 @@ from typing import Protocol, TypeVar
 
 from langgraph.checkpoint.serde.base import CipherProtocol
 
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREADS_SHARED
-from langgraph_durable._postgres.session import Params, Row, Session
-from langgraph_durable._postgres.statement import Statement, load
+from langgraph_durable._postgres.statement import Params, Row, Statement, load
 from langgraph_durable._segments.cache import SegmentCache
 from langgraph_durable._segments.values import SegmentedValue, hashes_in, is_index, open_segment
 

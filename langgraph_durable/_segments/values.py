@@ -5,6 +5,7 @@ The format, and why it is so: docs/design/segments.md.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -12,7 +13,6 @@ from hashlib import blake2b
 from langgraph.checkpoint.serde.base import CipherProtocol
 
 from langgraph_durable._segments.chunking import cut
-from langgraph_durable._segments.compression import compress, decompress
 
 HASH_SIZE = 20
 """Bytes of a hash: one for the kind, and 19 of BLAKE2b. The SQL statements use this number, too."""
@@ -232,3 +232,51 @@ def join(value: SegmentedValue, decrypt: Callable[[bytes], bytes] | None) -> byt
     if len(rest) + sum(map(len, value.parts)) != int.from_bytes(size, "big"):
         raise ValueError("head, segments and tail do not add up to the whole value")
     return b"".join((rest[:head], *value.parts, rest[head:]))
+
+
+# --- compression ---
+
+# With zlib. Postgres compresses only rows of more than 2 KB, and with lz4, which gains little on so few bytes: segments
+# of 3 KB of prose shrink to three quarters with lz4, to half with zlib, in 60 microseconds. Encrypted data is not
+# compressed, since its length would reveal something about its content.
+
+_SAMPLE = 16 << 10
+_LEVEL = 6  # for small data; large data gets 1, which is three times as fast
+_MOST = 1 << 20  # larger data is left to the server: compression must not block for more than milliseconds
+
+
+def compress(data: bytes, least: int) -> bytes | None:
+    """Return data's length (4 bytes, big-endian) and the data compressed; None if that is not worth it.
+
+    Args:
+        data: At least one byte.
+        least: Shorter data is not compressed.
+    """
+    if not least <= len(data) <= _MOST:
+        return None
+    if len(data) > 2 * _SAMPLE and _is_random(data[_SAMPLE : 2 * _SAMPLE]):
+        return None
+    level = _LEVEL if len(data) <= 4 * _SAMPLE else 1
+    packed = len(data).to_bytes(4, "big") + zlib.compress(data, level)
+    return packed if len(packed) < len(data) * 7 // 8 else None
+
+
+def _is_random(sample: bytes) -> bool:
+    return len(zlib.compress(sample, 1)) > len(sample) * 7 // 8
+
+
+def decompress(packed: bytes) -> bytes:
+    """Return the original data.
+
+    Raises:
+        ValueError: The data is incomplete.
+        zlib.error: The data was not compressed by `compress`.
+    """
+    length = int.from_bytes(packed[:4], "big")
+    if not 0 < length <= _MOST:
+        raise ValueError("the compressed data claims a length that is never compressed")
+    stream = zlib.decompressobj()
+    data = stream.decompress(packed[4:], length + 1)  # bounded, whatever a damaged row expands to
+    if not stream.eof or stream.unused_data or len(data) != length:
+        raise ValueError("the compressed data has another length than it claims")
+    return data

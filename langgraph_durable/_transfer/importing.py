@@ -13,9 +13,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.arrays import text_array
 from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.statement import load
+from langgraph_durable._postgres.statement import load, text_array
 from langgraph_durable._transfer.peer import peer_source
 from langgraph_durable._transfer.postgres import PostgresReader
 from langgraph_durable._transfer.source import BlockingReader, BlockingSource, SaverSource, Source, caller

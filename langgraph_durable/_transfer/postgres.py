@@ -10,11 +10,10 @@ import psycopg
 from langgraph.checkpoint.serde.types import TASKS
 from psycopg import Connection, IsolationLevel
 
-from langgraph_durable._postgres.arrays import text_array
 from langgraph_durable._postgres.conninfo import complete_conninfo
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable._postgres.session import BlockingSession, Params, Row
-from langgraph_durable._postgres.statement import Statement, load
+from langgraph_durable._postgres.drivers import BlockingSession
+from langgraph_durable._postgres.statement import Params, Row, Statement, load, text_array
 from langgraph_durable._transfer.records import Node, SourceCheckpoint, SourceWrite, parents_first
 from langgraph_durable._transfer.source import BlockingReader
 from langgraph_durable._transfer.values import ABSENT, Key, SeenValues, Serializers

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import Checkpoint
 
-from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.codec import Codec, cut_value, encode, pack
 from langgraph_durable._checkpoints.encoding import encode_row, is_small
 from langgraph_durable._checkpoints.put import (
     PUT_CHECKPOINTS,
@@ -24,14 +24,10 @@ from langgraph_durable._checkpoints.put import (
 )
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import CheckpointRow, WriteRow
-from langgraph_durable._checkpoints.serialization import cut_value, encode, pack
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.arrays import text_array
-from langgraph_durable._postgres.batch import SentRow, gather
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable._postgres.locks import LOCK_THREAD, SET_FOR_BATCH
-from langgraph_durable._postgres.session import Call, Session
-from langgraph_durable._postgres.statement import load, load_rows
+from langgraph_durable._postgres.statement import Call, SentRow, gather, load, load_rows, text_array
 from langgraph_durable._transfer.records import REPEATED, SourceCheckpoint, SourceWrite
 from langgraph_durable._validation import require_text
 from langgraph_durable.errors import CheckpointCorruptedError

@@ -1,4 +1,4 @@
-"""`effects list`, `effects show` and `effects resolve`: for the person who decides."""
+"""`effects list`, `show`, `resolve` and `acknowledge`: for the person who decides."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import argparse
 import getpass
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from langgraph_durable._plain_json import plain
 from langgraph_durable.cli.output import (
@@ -22,13 +21,11 @@ from langgraph_durable.cli.output import (
     row,
     short,
 )
-from langgraph_durable.effects import EffectRecord, Finding, Happened, NotHappened
+from langgraph_durable.effects import DecisionWord, EffectRecord, Happened
 from langgraph_durable.errors import EffectError
 
 _STATES = ("claimed", "issued", "suspended", "completed", "failed", "unknown", "abandoned")
-_DECISIONS: Mapping[str, Finding | None] = MappingProxyType(
-    {"happened": Happened(), "not-happened": NotHappened(), "retry": NotHappened(), "abandon": None}
-)
+_DECISIONS: tuple[DecisionWord, ...] = get_args(DecisionWord)
 _WIDTHS = (26, 9, 5, 5, 16, 20, 0)
 
 
@@ -57,14 +54,27 @@ def add_effects_commands(commands: Any) -> None:
     resolve.add_argument("effect", help="its id")
     resolve.add_argument(
         "decision",
-        choices=list(_DECISIONS),
-        help="happened: it took effect; not-happened or retry: it did not, so it runs again; "
-        "abandon: the outcome stays unknown, and it never runs again",
+        type=lambda word: word.replace("-", "_"),
+        choices=_DECISIONS,
+        help="happened: it took place; not_happened or retry: it did not, and is tried again; failed: it did not, and "
+        "the waiting task does not try it again; abandon: it can never be known, and it never runs again",
     )
     resolve.add_argument("--result", metavar="JSON", help="the result of the tool, if it happened")
     resolve.add_argument("--note", help="the reason, for the history")
     resolve.add_argument("--actor", help="the person who decides, for the history (default: the user's name)")
+    resolve.add_argument(
+        "--force",
+        action="store_true",
+        help="also if its owner still renews its lease, as one that hangs does",
+    )
     resolve.set_defaults(run=_resolve)
+
+    acknowledge = add_command(actions, "acknowledge", "say that an effect is dealt with")
+    add_database_options(acknowledge)
+    acknowledge.add_argument("effect", help="its id")
+    acknowledge.add_argument("--note", help="the reason, for the history")
+    acknowledge.add_argument("--actor", help="who says so, for the history (default: the user's name)")
+    acknowledge.set_defaults(run=_acknowledge)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -141,15 +151,23 @@ def _resolve(options: argparse.Namespace) -> int:
         result = json.loads(options.result) if options.result is not None else None
     except ValueError as exc:
         raise EffectError(f"--result is not JSON ({exc}): quote text, as in --result '\"sent\"'") from exc
-    finding = Happened(result) if options.decision == "happened" else _DECISIONS[options.decision]
+    decision = Happened(result) if options.decision == "happened" else options.decision
     with open_saver(options) as saver:
         record = saver.effects.resolve(
             options.effect,
-            finding,
+            decision,
             note=options.note,
             actor=options.actor or _user(),
+            force=options.force,
         )
     print(f"effect {record.effect_id} is {record.state}. Run the graph again: graph.invoke(None, config)")
+    return 0
+
+
+def _acknowledge(options: argparse.Namespace) -> int:
+    with open_saver(options) as saver:
+        record = saver.effects.acknowledge(options.effect, note=options.note, actor=options.actor or _user())
+    print(f"effect {record.effect_id} is acknowledged. An equal call after it is a new effect")
     return 0
 
 

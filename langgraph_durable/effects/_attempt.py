@@ -18,6 +18,7 @@ from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._context import SaverContext
 from langgraph_durable._metrics import Metrics
 from langgraph_durable._postgres.database import Database
+from langgraph_durable.effects._execution import Calls
 from langgraph_durable.effects._keys import idempotency_key_of
 from langgraph_durable.effects._leases import LeaseKeeper
 from langgraph_durable.effects._location import Place
@@ -48,6 +49,12 @@ class EffectCall:
     """Whether the caller gave the key, so that a lost checkpoint cannot change it."""
     is_alone: bool = True
     """Whether no other call runs in the same task, so that any answer to the task is for this one."""
+    counted_in: Calls | None = None
+    """The other calls of a task, or of an outer effect, that runs again, if this call's arguments are in its key."""
+    family: bytes | None = None
+    """The key that several calls share, if they do; the request then has the one with this call's number."""
+    takes_candidates: bool = True
+    """Whether effects under other keys may be this call's; False once it is known that none is."""
     problem: str | None = None
     """What is wrong with the last answer of the human, who has to be asked again."""
 
@@ -81,6 +88,8 @@ class Attempt:
         """When this process sent its claim, by its monotonic clock; the lease does not begin before that."""
         self.came_from = row.previous_state
         """The state before the claim. The end of this attempt says nothing about an attempt before it."""
+        self.calls = Calls()
+        """The effects that the body calls."""
         self.value: Any = None
         self.raises = False
         """Whether the value is a Command that the body raised, so that a replay raises it too."""

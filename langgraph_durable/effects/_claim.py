@@ -16,37 +16,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.drivers import BlockingDatabase
-from langgraph_durable._postgres.session import Session
-from langgraph_durable.effects import _questions, _recovery, _store
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable.effects import _errors, _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
-from langgraph_durable.effects._keys import digest
-from langgraph_durable.effects._location import sorted_by_depth
-from langgraph_durable.effects._results import is_fork, replay
-from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow
+from langgraph_durable.effects._barrier import await_stored, require_free_loop
+from langgraph_durable.effects._lineage import Related, needs_relation
+from langgraph_durable.effects._matching import find_match, replay_match, take_candidate
+from langgraph_durable.effects._results import replay
+from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
+from langgraph_durable.effects._stranded import require_none_stranded
 from langgraph_durable.effects.records import State
-from langgraph_durable.errors import (
-    EffectAbandonedError,
-    EffectConflictError,
-    EffectError,
-    EffectInFlightError,
-)
+from langgraph_durable.errors import EffectError, EffectInFlightError
 
 _FIRST_WAIT = 0.01
 _LONGEST_WAIT = 0.5
-_BARRIER_TIMEOUT = 15.0
-_FIRST_BARRIER_WAIT = 0.001
-_LONGEST_BARRIER_WAIT = 0.25
-_BARRIER_QUERY_AFTER = 0.02
-"""The longest wait before the database is asked: usually this process is about to put the checkpoint."""
 _TRANSACTION_LEASE = timedelta(days=1)
 _LATE_CLAIMS = 100
 """How often a call claims after its wait has passed, because others keep moving the effect."""
@@ -86,17 +75,21 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
         EffectError: That is not possible; its subclasses say why.
     """
     await _require_no_transaction(call)
+    require_free_loop(call)
     if call.place is not None:
         call.place.execution.take_answers(_questions.is_addressed)  # no interrupt of the body may get one
     # Most calls are new, or replays, for which one read by key is enough.
     known = await _store.find_completed(call.db, call.request)
-    if (
-        known is not None
-        and known.input_hash == call.request.input_hash
-        and call.policy.on_fork not in ("new", "ask")
-    ):
+    is_foreign = known is not None and needs_relation(call, known)
+    if known is not None and not is_foreign and known.input_hash == call.request.input_hash:
         return await replay(call, known)
-    await _await_checkpoints(call)
+    if known is None:
+        await require_none_stranded(call)
+    await await_stored(call)
+    if is_foreign and (match := await find_match(call)) is not None and match.row.state == "completed":
+        _require_same_arguments(call, match.row)
+        if (replayed := await replay_match(call, match)) is not None:
+            return replayed
     lost = 0
     while True:
         attempt = await _claim_or_find(call, state)
@@ -177,15 +170,24 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
         if kind is ClaimKind.CLAIMED:
             return Attempt(row, call.policy, replayed=False, claimed_at=claimed_at)
         if row.state == "failed" and _questions.was_refused(call, row):
-            raise _questions.refusal(row)
+            raise _errors.declared_failed(row)
         attempt: Attempt | None = None
+        relation = Relation.OWN
+        if kind is ClaimKind.CANDIDATE:
+            if (attempt := await call.db.finish(take_candidate(call))) is not None:
+                return attempt
+            continue
+        if kind is ClaimKind.EXISTING and needs_relation(call, row):
+            if (match := await find_match(call)) is None:
+                continue
+            row, relation = match
         if row.state == "unknown" and await _questions.apply_answers(call, row):
             pass  # it was moved
         elif kind is ClaimKind.DUPLICATE and row.state != "issued":
-            attempt = await _recovery.check_duplicate(call, row, wait.deadline, state)
+            attempt = await _recovery.check_duplicate(call, row, wait.deadline)
         else:
             _require_same_arguments(call, row)
-            attempt = await _follow(call, row, wait)
+            attempt = await _follow(call, Related(row, relation), wait)
         if attempt is not None:
             return attempt
         late += wait.is_over
@@ -196,15 +198,13 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
             )
 
 
-async def _follow(call: EffectCall, row: EffectRow, wait: _Wait) -> Attempt | None:
+async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | None:
     """Do what the state of an existing effect requires; return None if it has to be claimed again."""
+    row = match.row
     if row.state == "completed":
-        if is_fork(call, row) and await _is_new_on_fork(call, row):
-            call.request = replace(call.request, key=digest(row.key.hex(), call.request.task_id))
-            return None
-        return await replay(call, row)
+        return await replay_match(call, match)
     if row.state == "abandoned":
-        raise EffectAbandonedError(f"{describe(row)} was abandoned by a decision, and is not retried")
+        raise _errors.abandoned(row)
     if row.state == "unknown":
         return await _recovery.recover(call, row, wait.deadline)
     if row.state == "suspended" and await _recovery.declare_unknown(call, row):
@@ -212,10 +212,7 @@ async def _follow(call: EffectCall, row: EffectRow, wait: _Wait) -> Attempt | No
     if await _store.expire_effect(call.db, row, owner()):
         return None
     if not await wait.sleep(call.db):
-        raise EffectInFlightError(
-            f"{describe(row)} is still in flight at {row.owner}. Wait until it ends, or until its lease does, and run "
-            "again"
-        )
+        raise _errors.in_flight(row)
     return None
 
 
@@ -228,6 +225,7 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
         call.policy.lease,
         check_duplicates=not (call.named or call.policy.idempotent),
         resumes=call.resumes,
+        check_candidates=call.takes_candidates and _may_have_candidates(call),
     )
     found: list[tuple[ClaimKind, EffectRow]] = []
     cancelled = False
@@ -251,6 +249,11 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
             await call.db.finish(give_back())
         raise
     return found[0]
+
+
+def _may_have_candidates(call: EffectCall) -> bool:
+    """Return whether the call may ask for what an effect under another key did: not an effect inside another one."""
+    return call.place is not None and call.request.scope == "call" and call.request.outer_id is None
 
 
 async def _give_back(call: EffectCall, attempt: Attempt, exc: BaseException) -> None:
@@ -278,64 +281,4 @@ async def _renew(call: EffectCall, attempt: Attempt) -> bool:
 
 def _require_same_arguments(call: EffectCall, row: EffectRow) -> None:
     if row.input_hash != call.request.input_hash:
-        raise EffectConflictError(
-            f"{describe(row)} was recorded with other arguments. The same call must come with the same arguments. "
-            "Give the effect a key= that distinguishes the two calls"
-        )
-
-
-async def _is_new_on_fork(call: EffectCall, row: EffectRow) -> bool:
-    """Return whether another branch that reaches a finished effect gets a new one."""
-    if call.policy.on_fork == "ask":
-        return await _questions.ask_about_fork(call, row) == "new"
-    return call.policy.on_fork == "new"
-
-
-# --- the durability barrier ---
-
-
-async def _await_checkpoints(call: EffectCall) -> None:
-    """Wait until the checkpoints that lead here are stored: the durability barrier.
-
-    Without it, a crash would lose the message that names the effect, and the model would ask for the effect anew.
-    """
-    place = call.place
-    if place is None or call.named:
-        return
-    if place.durability == "exit":
-        raise EffectError(
-            f'the effect {call.request.tool!r} runs before its checkpoint is stored, with durability="exit". A crash '
-            'would forget that it was requested. Use durability "async" or "sync", or give the effect a key='
-        )
-    deadline, delay = time.monotonic() + _BARRIER_TIMEOUT, _FIRST_BARRIER_WAIT
-    # A task's namespace names the checkpoint of the enclosing graph again, and that is stored only once.
-    graphs = {checkpoint_id: ns for ns, checkpoint_id in reversed(sorted_by_depth(place.checkpoints))}
-    for checkpoint_id, ns in graphs.items():
-        key = (place.thread_id, ns, checkpoint_id)
-        while key not in call.context.known:
-            _require_loop_is_free(call, place.thread_id, ns)
-            # Another task or thread of this process may be putting it.
-            if delay > _BARRIER_QUERY_AFTER and await _store.checkpoint_exists(call.db, *key):
-                break
-            if time.monotonic() > deadline:
-                raise EffectError(
-                    f"the effect {call.request.tool!r} was requested by checkpoint {checkpoint_id!r} of thread "
-                    f"{place.thread_id!r} (namespace {ns!r}), which is not stored. A crash would forget the request. "
-                    "Compile the subgraph with a checkpointer, or give the effect a key="
-                )
-            await call.db.sleep(delay)
-            delay = min(delay * 2, _LONGEST_BARRIER_WAIT)
-
-
-def _require_loop_is_free(call: EffectCall, thread_id: str, ns: str) -> None:
-    """Refuse to block the event loop that has yet to put the checkpoint that is waited for."""
-    loop = call.context.known.in_flight.get((thread_id, ns))
-    if loop is None or not isinstance(call.db, BlockingDatabase):
-        return
-    with suppress(RuntimeError):  # no loop runs here
-        if asyncio.get_running_loop() is loop:
-            raise EffectError(
-                f"the sync effect {call.request.tool!r} was called on the event loop that has yet to store its "
-                f"checkpoint. Thread: {thread_id!r}, namespace: {ns!r}. Make it async, call it by asyncio.to_thread, "
-                'use durability="sync", or give it a key='
-            )
+        raise _errors.conflict(row)

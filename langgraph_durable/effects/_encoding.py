@@ -7,11 +7,11 @@ from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_durable._checkpoints.codec import decode, encode
 from langgraph_durable._checkpoints.rows import Encoded
-from langgraph_durable._checkpoints.serialization import decode, encode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._effect_states import event_fault
-from langgraph_durable._postgres.session import Row
+from langgraph_durable._postgres.statement import Row
 from langgraph_durable.effects._keys import digest, idempotency_key_of
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._rows import EffectRequest, EffectRow
@@ -129,6 +129,7 @@ def request_of(
             "thread_id": place.thread_id,
             "checkpoint_ns": place.checkpoint_ns,
             "checkpoint_id": place.checkpoint_id,
+            "checkpoints": place.checkpoints_json,
             "task_id": place.task_id,
             "run_id": place.run_id,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,10 +20,13 @@ from langgraph_durable.effects import _store as ops
 from langgraph_durable.effects._attempt import Attempt, EffectCall, running
 from langgraph_durable.effects._claim import run_effect
 from langgraph_durable.effects._encoding import request_of
+from langgraph_durable.effects._identity import Identity, identify
 from langgraph_durable.effects._keys import hash_arguments, named_key
 from langgraph_durable.effects._leases import Lease, LeaseKeeper, on_loop
-from langgraph_durable.effects._location import Place, ToolCall, find_place, key_of
+from langgraph_durable.effects._location import Place, ToolCall, find_place
+from langgraph_durable.effects._parameters import Arguments
 from langgraph_durable.effects._results import give
+from langgraph_durable.effects._rows import EffectRequest, EffectRow
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.errors import EffectError, InvalidConfigError
 
@@ -33,14 +37,31 @@ class HasSerde(Protocol):
     serde: SerializerProtocol
 
 
-def mark_as_effect(function: Any) -> None:
-    """Note on a function that its body is an effect already."""
-    function.__effect__ = True
+_decorated: dict[str, weakref.WeakSet[Any]] = {}
+"""Effect's name -> the functions decorated so, as long as they exist."""
+
+
+def mark_as_effect(function: Any, name: str, policy: EffectPolicy) -> None:
+    """Note on a function that its body is an effect already, and its policy."""
+    function.__effect__ = policy
+    _decorated.setdefault(name, weakref.WeakSet()).add(function)
 
 
 def is_effect(function: Any) -> bool:
     """Return whether a function's body is an effect already."""
-    return bool(getattr(function, "__effect__", False))
+    return policy_of(function) is not None
+
+
+def policy_of(function: Any) -> EffectPolicy | None:
+    """Return the policy of a function whose body is an effect; None if it is not."""
+    policy = getattr(function, "__effect__", None)
+    return policy if isinstance(policy, EffectPolicy) else None
+
+
+def policy_named(name: str) -> EffectPolicy | None:
+    """Return the policy of the decorated functions of a name; None if there are none, or they differ."""
+    policies = [policy_of(function) for function in list(_decorated.get(name, ()))]
+    return policies[0] if policies and all(policy == policies[0] for policy in policies) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +70,11 @@ class Invocation:
 
     Attributes:
         key: Identifies the call instead of the policy's scope, if given.
-        arguments: Plain data, without what LangGraph injects.
     """
 
     name: str
     policy: EffectPolicy
-    arguments: dict[str, Any]
+    arguments: Arguments
     place: Place | None
     tool_call: ToolCall | None
     key: str | None = None
@@ -136,26 +156,22 @@ class EffectExecutor:
     def _invoked_call(self, db: Database, invocation: Invocation) -> EffectCall:
         name, policy, place = invocation.name, invocation.policy, invocation.place
         tool_call = invocation.tool_call
-        input_hash = hash_arguments(name, invocation.arguments)
+        input_hash = hash_arguments(name, invocation.arguments.hashed)
         if invocation.key is not None:
-            key = named_key(name, invocation.key)
-        elif place is not None:
-            key = key_of(policy.scope, name, input_hash, place, tool_call)
+            scope, identity = "key", Identity(named_key(name, invocation.key))
         else:
-            raise EffectError(
-                f"{name!r} was called outside a running graph, so nothing identifies the call. Give @effect a key="
-            )
-        scope = "key" if invocation.key is not None else policy.scope
+            scope, identity = policy.scope, identify(policy.scope, name, input_hash, place, tool_call)
         request = request_of(
             self.serde,
             name,
             scope,
-            key,
-            invocation.arguments,
+            identity.key,
+            invocation.arguments.recorded,
             place,
             input_hash=input_hash,
-            message_id=tool_call.message_id if tool_call is not None else None,
-            tool_call_id=tool_call.tool_call_id if tool_call is not None else None,
+            message_id=identity.message_id,
+            tool_call_id=identity.tool_call_id,
+            outer_id=identity.outer_id,
         )
         return EffectCall(
             db,
@@ -167,6 +183,28 @@ class EffectExecutor:
             place,
             named=scope in ("key", "thread", "global"),
             is_alone=tool_call is None or tool_call.is_alone,
+            counted_in=identity.calls if identity.runs_again else None,
+        )
+
+    def recovery_call(
+        self, db: Database, row: EffectRow, policy: EffectPolicy, place: Place | None, *, is_alone: bool
+    ) -> EffectCall:
+        """Return a call by which an effect is recovered in a place that did not request it."""
+        request = EffectRequest(
+            row.key,
+            row.tool,
+            row.scope,
+            row.input_hash,
+            lambda: None,
+            thread_id=row.thread_id,
+            checkpoint_ns=place.checkpoint_ns if place is not None else None,
+            checkpoint_id=place.checkpoint_id if place is not None else None,
+            task_id=place.task_id if place is not None else None,
+            run_id=place.run_id if place is not None else None,
+        )
+        leases = self._lease_keeper()
+        return EffectCall(
+            db, self.context, self.serde, leases, request, policy, place, named=True, is_alone=is_alone
         )
 
     def named_call(self, db: Database, name: str, key: str, args: Any, policy: EffectPolicy) -> EffectCall:
@@ -183,14 +221,15 @@ class EffectExecutor:
                 f"key= must be a non-empty str, unique among effects named {name!r}, got {key!r}"
             )
         place = find_place()
+        try:
+            input_hash = hash_arguments(name, args)
+        except EffectError as exc:
+            raise EffectError(
+                f"args= of {name!r} must be plain data, because they are hashed: {exc.__cause__}. The key identifies "
+                "the effect already, so leave them out of args="
+            ) from exc.__cause__
         request = request_of(
-            self.serde,
-            name,
-            "key",
-            named_key(name, key),
-            args,
-            place,
-            input_hash=hash_arguments(name, args),
+            self.serde, name, "key", named_key(name, key), args, place, input_hash=input_hash
         )
         leases = self._lease_keeper()
         return EffectCall(db, self.context, self.serde, leases, request, policy, place, named=True)
@@ -204,7 +243,7 @@ class EffectExecutor:
         lease = (
             nullcontext()
             if attempt.replayed
-            else self._leases.keep(row.effect_id, row.fence, call.policy.lease)
+            else self._leases.keep(row.effect_id, row.fence, call.policy.lease, call.policy.timeout)
         )
         with lease, running(attempt):
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -33,19 +34,25 @@ class LeaseKeeper:
         self._reset()
 
     def _reset(self) -> None:
-        self._held: dict[object, tuple[Lease, float]] = {}
+        self._held: dict[object, _Held] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     @contextmanager
-    def keep(self, effect_id: uuid.UUID, fence: int, lease: timedelta) -> Iterator[None]:
-        """Renew a lease until the block ends."""
+    def keep(
+        self, effect_id: uuid.UUID, fence: int, lease: timedelta, timeout: timedelta | None = None
+    ) -> Iterator[None]:
+        """Renew a lease until the block ends, or until the timeout.
+
+        A sync body cannot be stopped. Without a renewal its lease ends, so that others may decide on its effect.
+        """
         token = object()
+        until = math.inf if timeout is None else time.monotonic() + timeout.total_seconds()
         if self._pid != os.getpid():  # after a fork, the thread and the leases are the parent's
             self._reset()
         with self._changed:
-            self._held[token] = _due((effect_id, fence, lease))
+            self._held[token] = _Held((effect_id, fence, lease), until)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="langgraph_durable-leases", daemon=True
@@ -67,9 +74,9 @@ class LeaseKeeper:
             except Exception as exc:
                 _logger.warning("could not renew the leases of %d effects, retrying: %s", len(leases), exc)
             with self._changed:
-                for token, lease in due.items():
+                for token in due:
                     if token in self._held:
-                        self._held[token] = _due(lease)
+                        self._held[token] = _Held(self._held[token].lease, self._held[token].until)
 
     def _next_due(self) -> dict[object, Lease] | None:
         """Wait for leases to renew; return None if the thread is to end."""
@@ -81,15 +88,21 @@ class LeaseKeeper:
                         return None
                     continue
                 now = time.monotonic()
-                due = {token: lease for token, (lease, at) in self._held.items() if at <= now}
+                self._held = {token: held for token, held in self._held.items() if held.until > now}
+                due = {token: held.lease for token, held in self._held.items() if held.due_at <= now}
                 if due:
                     return due
-                self._changed.wait(min(at for _, at in self._held.values()) - now)
+                if self._held:
+                    self._changed.wait(min(held.due_at for held in self._held.values()) - now)
 
 
-def _due(lease: Lease) -> tuple[Lease, float]:
-    """Return a lease and when to renew it, by the monotonic clock."""
-    return lease, time.monotonic() + lease[2].total_seconds() / _RENEWALS_PER_LEASE
+class _Held:
+    """A lease, when to renew it next, and when to stop; times are by the monotonic clock."""
+
+    def __init__(self, lease: Lease, until: float) -> None:
+        self.lease = lease
+        self.until = until
+        self.due_at = time.monotonic() + lease[2].total_seconds() / _RENEWALS_PER_LEASE
 
 
 def on_loop(

@@ -7,27 +7,26 @@ run. So an answer to the effect log names its effect, is taken out of LangGraph'
 uses up no interrupt.
 
 An answer decides only what was asked before it: the effect's notes have each question with its fence, and each answer
-that was used. LangGraph hands out the last answer again when a failed run continues, so without that one "retry" would
-allow two.
+that was used. LangGraph hands out the last answer again when a failed run continues, so without that one
+"not_happened" would allow two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from langgraph_durable._checkpoints.ulids import format_ulid, parse_ulid
-from langgraph_durable.effects import _store
+from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import EffectCall
 from langgraph_durable.effects._encoding import record_of
 from langgraph_durable.effects._keys import digest
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind
 from langgraph_durable.effects._run import Decision, resolve
-from langgraph_durable.effects.policy import Finding, Happened, NotHappened
-from langgraph_durable.errors import EffectError
+from langgraph_durable.effects.policy import DecisionWord, Finding, Happened, NotHappened
 
-DECISIONS = ("happened", "retry", "failed", "abandon")
+DECISIONS: tuple[DecisionWord, ...] = get_args(DecisionWord)
 FORK_DECISIONS = ("replay", "new")
 
 
@@ -39,14 +38,6 @@ def is_addressed(value: Any) -> bool:
 def was_refused(call: EffectCall, row: EffectRow) -> bool:
     """Return whether a human answered this task that the effect failed."""
     return call.place is not None and Note(NoteKind.REFUSED.value, call.place.task_id) in row.notes
-
-
-def refusal(row: EffectRow) -> EffectError:
-    """Return the error that ends a call whose effect a human declared failed."""
-    return EffectError(
-        f"effect {format_ulid(row.effect_id)} ({row.tool!r}) was declared failed by a human. It did not take place, "
-        "and is not retried by this task"
-    )
 
 
 async def note_waiting(call: EffectCall, row: EffectRow) -> None:
@@ -75,6 +66,9 @@ async def apply_answers(call: EffectCall, row: EffectRow) -> bool:
         return False
     for answer in answers:
         named = _named_effect(answer)
+        was_asked_otherwise = _question(place, row, FORK_DECISIONS) in row.notes
+        if named == row.effect_id and was_asked_otherwise and answer["decision"] in FORK_DECISIONS:
+            continue
         if named == row.effect_id:
             call.problem = _problem(answer, row, DECISIONS)
             if call.problem is None:
@@ -97,7 +91,7 @@ async def _apply_answer(
 ) -> None:
     assert call.place is not None  # noqa: S101 (answers come to tasks)
     decision = answer["decision"]
-    finding: Finding | None = NotHappened() if decision in ("retry", "failed") else None
+    finding: Finding | None = NotHappened() if decision in ("not_happened", "retry", "failed") else None
     if decision == "happened":
         finding = Happened(answer.get("result"))
     notes = [_answer(answer)]
@@ -110,7 +104,7 @@ async def _apply_answer(
     # and move it again; one with a note but no move would be refused when the task reruns.
     moved = await resolve(call.db, call.serde, row, Decision(finding, "human", "human", reason, notes))
     if moved and decision == "failed" and not elsewhere:
-        raise refusal(row)
+        raise _errors.declared_failed(row)
 
 
 # --- questions ---
@@ -121,15 +115,24 @@ async def ask(call: EffectCall, row: EffectRow) -> NoReturn:
     await _ask(call, row, f"Did {row.tool} take place?", DECISIONS)
 
 
-async def ask_about_fork(call: EffectCall, row: EffectRow) -> str:
-    """Ask a human what another branch gets: return "replay" or "new", or let the graph wait for the answer."""
+async def ask_about_fork(call: EffectCall, row: EffectRow, question: str | None = None) -> str:
+    """Ask a human whether a call gets the outcome of an effect that may be another call's, or a new effect.
+
+    Args:
+        call: The call.
+        row: The effect.
+        question: The question; by default that about an effect of another branch.
+
+    Returns:
+        "replay" or "new". If there is no answer yet, the graph waits for it.
+    """
     place = call.place
     assert place is not None  # noqa: S101 (there are no forks outside of a graph)
     for decision in FORK_DECISIONS:
         if Note(NoteKind.FORK.value, place.task_id, token=decision) in row.notes:
             return decision
     answers = place.execution.take_answers(is_addressed)
-    if _question(place, row) in row.notes:
+    if _question(place, row, FORK_DECISIONS) in row.notes:
         for answer in answers:
             if _named_effect(answer) != row.effect_id:
                 continue
@@ -139,7 +142,7 @@ async def ask_about_fork(call: EffectCall, row: EffectRow) -> str:
                 note = Note(NoteKind.FORK.value, place.task_id, token=decision)
                 await _store.add_notes(call.db, row.effect_id, [note])
                 return decision
-    question = f"{row.tool} took place on another branch: its outcome again, or anew?"
+    question = question or f"{row.tool} took place on another branch: its outcome again, or anew?"
     return await _ask(call, row, question, FORK_DECISIONS)
 
 
@@ -151,14 +154,14 @@ async def _ask(call: EffectCall, row: EffectRow, question: str, decisions: Seque
     assert place is not None  # noqa: S101 (outside of a graph there is no human to ask)
     answers = place.execution.take_answers(is_addressed)
     used = [_answer(answer) for answer in answers if _named_effect(answer) == row.effect_id]
-    was_asked = _question(place, row) in row.notes
+    was_asked = _question(place, row, decisions) in row.notes
     is_answer_due = call.problem is None and call.is_alone and was_asked
     if is_answer_due and place.execution.has_unaddressed_answer(place.checkpoint_ns):
         call.problem = f"the answer must {_example(row, decisions)}"
     waited = row.state == "unknown" and row.previous_state == "suspended" and row.key == call.request.key
     if waited and not was_asked:
         place.execution.keep_answers(place.send)  # they are for the body, which has not run since
-    await _store.add_notes(call.db, row.effect_id, [_question(place, row), *used])
+    await _store.add_notes(call.db, row.effect_id, [_question(place, row, decisions), *used])
     record = record_of(call.serde, row)
     shown: dict[str, Any] = {
         "question": question,
@@ -175,8 +178,10 @@ async def _ask(call: EffectCall, row: EffectRow, question: str, decisions: Seque
     raise GraphInterrupt((Interrupt.from_ns(shown, place.checkpoint_ns),))
 
 
-def _question(place: Place, row: EffectRow) -> Note:
-    return Note(NoteKind.QUESTION.value, place.task_id, row.fence)
+def _question(place: Place, row: EffectRow, decisions: Sequence[str] = DECISIONS) -> Note:
+    """Return the note of a question. One of the two questions says nothing about the other."""
+    token = NoteKind.FORK.value if decisions is FORK_DECISIONS else ""
+    return Note(NoteKind.QUESTION.value, place.task_id, row.fence, token)
 
 
 def _answer(answer: Mapping[str, Any]) -> Note:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from typing import Any
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable._postgres.times import OutOfRange
-from langgraph_durable.effects import _questions, _store
-from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
+from langgraph_durable.effects import _errors, _questions, _store
+from langgraph_durable.effects._attempt import Attempt, EffectCall, owner
 from langgraph_durable.effects._encoding import record_of
-from langgraph_durable.effects._results import replay, stored_result
-from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Outcome, Transition
+from langgraph_durable.effects._matching import adopt_duplicate, wants_new_if_old
+from langgraph_durable.effects._rows import EffectRow, Outcome, Transition
 from langgraph_durable.effects._run import Decision, resolve
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened, Undetermined
-from langgraph_durable.effects.records import State
+from langgraph_durable.effects.records import EffectRecord
 from langgraph_durable.errors import EffectError, EffectUnknownError
 
 _SHORTEST_SLEEP = 0.001
@@ -49,7 +51,7 @@ async def recover(
         return await _take_over(call, row, "the vendor knows its key")
     if policy.on_unknown in ("ask", "retry") and call.place is not None:
         await _questions.ask(call, row)
-    raise _unknown_error(row)
+    raise _errors.unknown(row)
 
 
 async def declare_unknown(call: EffectCall, row: EffectRow) -> bool:
@@ -65,14 +67,19 @@ async def declare_unknown(call: EffectCall, row: EffectRow) -> bool:
     return await _store.move_effect(call.db, row.effect_id, transition) is not None
 
 
-async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float, state: State) -> Attempt | None:
+async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float) -> Attempt | None:
     """Find out what became of a possible duplicate of the call's effect; if it took place, so did this one.
 
     Returns:
         The replay of the duplicate's result, or None if the call's effect has to be claimed again.
     """
     now = await _store.get_effect(call.db, row.effect_id)
-    if now is not None and now.state == "unknown":
+    if now is not None and now.state == "unknown" and call.policy.verify is not None:
+        await _apply_finding(call, now, await _verify(call, now), deadline)
+        now = await _store.get_effect(call.db, row.effect_id)
+    if now is None or now.state not in ("unknown", "completed") or await wants_new_if_old(call, now):
+        return None
+    if now.state == "unknown":
         try:
             await recover(call, now, deadline, run_again=False)
         except EffectUnknownError:
@@ -81,32 +88,7 @@ async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float, sta
         now = await _store.get_effect(call.db, row.effect_id)
     if now is None or now.state != "completed":
         return None
-    return await call.db.finish(_adopt(call, now, state))
-
-
-async def _adopt(call: EffectCall, duplicate: EffectRow, state: State) -> Attempt | None:
-    """Record that the call's effect is the duplicate, which took place."""
-    claim = Claim(
-        _store.new_effect_id(),
-        state,
-        owner(),
-        call.policy.lease,
-        check_duplicates=False,
-        resumes=call.resumes,
-    )
-    kind, claimed = await _store.claim_effect(call.db, call.request, claim)
-    if kind is not ClaimKind.CLAIMED:
-        return None
-    encoded = await stored_result(call, duplicate)
-    transition = Transition(
-        Outcome("completed", source=duplicate.source, result=encoded, result_lost=duplicate.result_lost),
-        ["claimed", "issued"],
-        owner(),
-        reason=f"is effect {format_ulid(duplicate.effect_id)}, requested twice",
-        fence=claimed.fence,
-    )
-    moved = await _store.move_effect(call.db, claimed.effect_id, transition)
-    return await replay(call, moved) if moved is not None else None
+    return await call.db.finish(adopt_duplicate(call, now))
 
 
 # --- verification ---
@@ -122,20 +104,33 @@ async def _verify(call: EffectCall, row: EffectRow) -> Finding:
     assert call.policy.verify is not None  # noqa: S101 (the caller checks it)
     tool = call.request.tool
     try:
-        finding = call.policy.verify(record_of(call.serde, row))
-        if isawaitable(finding) and not isinstance(call.db, BlockingDatabase):
-            finding = await finding
+        finding = await _call_verify(call, record_of(call.serde, row))
     except Exception as exc:
-        raise _unknown_error(row, exc) from exc
+        raise _errors.unknown(row, exc) from exc
     if isawaitable(finding):
         if iscoroutine(finding):
             finding.close()
-        raise EffectError(f"verify of {tool!r} is async, but the tool is sync. Make both alike")
+        raise EffectError(
+            f"verify of {tool!r} is async, but the tool is sync. Make both alike", format_ulid(row.effect_id)
+        )
     if not isinstance(finding, (Happened, NotHappened, Undetermined)):
         raise EffectError(
-            f"verify of {tool!r} returned {finding!r:.100}. Return Happened(result), NotHappened() or Undetermined()"
+            f"verify of {tool!r} returned {finding!r:.100}. Return Happened(result), NotHappened() or Undetermined()",
+            format_ulid(row.effect_id),
         )
     return finding
+
+
+async def _call_verify(call: EffectCall, record: EffectRecord) -> Any:
+    """Return what verify returns; for async tools, awaited.
+
+    A sync verify of an async tool runs in a thread: it waits for the provider, and would block the event loop.
+    """
+    verify: Any = call.policy.verify
+    if isinstance(call.db, BlockingDatabase):
+        return verify(record)
+    finding = verify(record) if iscoroutinefunction(verify) else await asyncio.to_thread(verify, record)
+    return await finding if isawaitable(finding) else finding
 
 
 async def _apply_finding(call: EffectCall, row: EffectRow, finding: Finding, deadline: float) -> bool:
@@ -189,6 +184,9 @@ async def _take_over(call: EffectCall, row: EffectRow, reason: str) -> Attempt |
         lease=call.policy.lease,
         task_id=call.request.task_id,
         run_id=call.request.run_id,
+        checkpoint_ns=call.request.checkpoint_ns,
+        checkpoint_id=call.request.checkpoint_id,
+        checkpoints=call.request.checkpoints,
         claim_id=claim_id,
     )
     moved = await _store.move_effect(call.db, row.effect_id, transition)
@@ -198,14 +196,3 @@ async def _take_over(call: EffectCall, row: EffectRow, reason: str) -> Attempt |
             return None
         moved = now  # the statement ran, its answer was lost, and it was retried
     return Attempt(moved, call.policy, replayed=False, claimed_at=claimed_at)
-
-
-def _unknown_error(row: EffectRow, cause: Exception | None = None) -> EffectUnknownError:
-    effect_id = format_ulid(row.effect_id)
-    why = f" (verify failed: {cause})" if cause is not None else ""
-    return EffectUnknownError(
-        f"{describe(row)} was attempted, and it is unknown whether it took place{why}. Give its policy a verify= or "
-        f"on_unknown=, or decide with saver.effects.resolve({effect_id!r}, ...) or "
-        f"`python -m langgraph_durable effects resolve {effect_id}`; then run again",
-        effect_id,
-    )

@@ -7,42 +7,32 @@ from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import ToolMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_durable._checkpoints.rows import Encoded
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable._postgres.session import Session
-from langgraph_durable.effects import _store
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe
 from langgraph_durable.effects._encoding import decode_result
 from langgraph_durable.effects._location import ToolCall
 from langgraph_durable.effects._rows import EffectRow
-from langgraph_durable.errors import CheckpointCorruptedError, EffectError, EffectForkedError
+from langgraph_durable.errors import CheckpointCorruptedError
 
 
 async def replay(call: EffectCall, row: EffectRow, session: Session | None = None) -> Attempt:
     """Return a completed effect as an attempt that has its result.
 
     Raises:
-        EffectForkedError: It took place on another branch, and the policy refuses that.
         EffectError: Its result could not be stored, or has expired.
         CheckpointCorruptedError: Its result is damaged.
     """
-    if call.policy.on_fork == "raise" and is_fork(call, row):
-        raise EffectForkedError(
-            f"{describe(row)} took place on another branch of the thread's history, and its policy has "
-            'on_fork="raise". Continue that branch, or use another on_fork='
-        )
     if row.result_lost:
-        raise EffectError(
-            f"{describe(row)} took place, but its result could not be stored ({row.error}). It is not run again. "
-            "Make the tool return plain data"
-        )
+        raise _errors.result_lost(row)
     attempt = Attempt(row, call.policy, replayed=True)
     encoded = await stored_result(call, row, session)
     if row.expired_at is not None:
-        raise EffectError(
-            f"the result of {describe(row)} has expired. The effect took place, and is not run again"
-        )
+        raise _errors.result_expired(row)
     if encoded is None and (row.result_type is not None or row.result is not None):
         raise CheckpointCorruptedError(
             f"cannot read the result of {describe(row)}: a part of it is missing. The effect took place, and is not "
@@ -52,11 +42,6 @@ async def replay(call: EffectCall, row: EffectRow, session: Session | None = Non
         what = f"the result of {describe(row)}"
         attempt.value, attempt.raises = decode_result(call.serde, encoded, what)
     return attempt
-
-
-def is_fork(call: EffectCall, row: EffectRow) -> bool:
-    """Return whether the effect was requested by another checkpoint than the one this task was made from."""
-    return call.place is not None and row.scope == "call" and row.task_id != call.place.task_id
 
 
 async def stored_result(call: EffectCall, row: EffectRow, session: Session | None = None) -> Encoded | None:
@@ -69,6 +54,28 @@ async def stored_result(call: EffectCall, row: EffectRow, session: Session | Non
     return (row.result_type, data) if data is not None else None
 
 
+async def recorded_value(
+    db: Database, serde: SerializerProtocol, row: EffectRow, call: ToolCall
+) -> tuple[bool, Any]:
+    """Return whether the result of a completed effect is stored, and the result as a replay for a call has it.
+
+    Raises:
+        CheckpointCorruptedError: It is damaged.
+
+    Round trips: none; 1 for a large result.
+    """
+    if row.result_lost or row.expired_at is not None:
+        return False, None
+    data = row.result
+    if row.result_type is not None and data is None:
+        data = await _store.get_large_result(db, row.effect_id)
+    if row.result_type is None or data is None:
+        # Without a type there was no result to store, as after a decision without one.
+        return row.result_type is None, None
+    value, _ = decode_result(serde, (row.result_type, data), f"the result of {describe(row)}")
+    return True, _rebind(value, row, call)
+
+
 # --- for the caller ---
 
 
@@ -76,7 +83,7 @@ def give(attempt: Attempt, call: ToolCall | None) -> Any:
     """Return an effect's value as the body did, or raise the Command that it raised."""
     if not attempt.replayed:
         return attempt.value
-    value = _rebind(attempt.value, attempt, call)
+    value = _rebind(attempt.value, attempt.row, call)
     if attempt.raises:
         from langgraph.errors import ParentCommand
 
@@ -84,29 +91,41 @@ def give(attempt: Attempt, call: ToolCall | None) -> Any:
     return value
 
 
-def mark(message: ToolMessage, attempt: Attempt) -> ToolMessage:
-    """Record in a message's response_metadata that it is a replay, and of which effect."""
-    row = attempt.row
-    origin = {
-        "replayed": True,
+def origin_of(row: EffectRow) -> dict[str, Any]:
+    """Return what a mark says of an effect."""
+    return {
         "effect_id": format_ulid(row.effect_id),
         "first_attempt_at": row.first_attempt_at.isoformat(),
         "attempts": row.attempts,
         "source": row.source,
     }
-    metadata = {**message.response_metadata, "effect": origin}
-    return message.model_copy(update={"response_metadata": metadata})
 
 
-def _rebind(value: Any, attempt: Attempt, call: ToolCall | None) -> Any:
+def mark(message: ToolMessage, row: EffectRow, **more: Any) -> ToolMessage:
+    """Record in a message that it is a replay, and of which effect.
+
+    In additional_kwargs, which other code keeps, and in response_metadata, where it was first.
+    """
+    origin = {"replayed": True, **origin_of(row), **more}
+    return message.model_copy(
+        update={
+            "additional_kwargs": {**message.additional_kwargs, "effect": origin},
+            "response_metadata": {**message.response_metadata, "effect": origin},
+        }
+    )
+
+
+def _rebind(value: Any, row: EffectRow, call: ToolCall | None) -> Any:
     """Give messages a new id, the tool_call_id of the call that asks now, and a mark of their effect."""
     if isinstance(value, ToolMessage):
         tool_call_id = call.tool_call_id if call is not None else value.tool_call_id
         bound = value.model_copy(update={"tool_call_id": tool_call_id, "id": str(uuid4())})
-        return mark(bound, attempt)
+        return mark(bound, row)
     if type(value) in (list, tuple):  # not a named tuple, whose constructor takes fields
-        return type(value)(_rebind(item, attempt, call) for item in value)
+        return type(value)(_rebind(item, row, call) for item in value)
     update = getattr(value, "update", None)
     if type(value).__name__ == "Command" and isinstance(update, dict):
-        return replace(value, update={name: _rebind(item, attempt, call) for name, item in update.items()})
+        return replace(value, update={name: _rebind(item, row, call) for name, item in update.items()})
+    if type(value).__name__ == "Command" and isinstance(update, (list, tuple)):  # pairs
+        return replace(value, update=_rebind(update, row, call))
     return value

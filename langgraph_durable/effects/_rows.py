@@ -23,6 +23,25 @@ class ClaimKind(str, Enum):
     """The effect exists and may not be claimed."""
     DUPLICATE = "duplicate"
     """Another effect that may be the same must be resolved first."""
+    CANDIDATE = "candidate"
+    """There are completed effects whose outcome the call may be asking for again."""
+
+
+class Relation(str, Enum):
+    """How an effect relates to a task that may be asking for it again; docs/design/identity.md has the table."""
+
+    OWN = "own"
+    """The task carried it out or was given its outcome; it runs again."""
+    DELIVERED = "delivered"
+    """Its outcome is in the state that the task was made from."""
+    SIBLING = "sibling"
+    """It was requested in the same step."""
+    UNDELIVERED = "undelivered"
+    """Its step was abandoned, or its node was retried."""
+    FORK = "fork"
+    """It is on another branch of the history."""
+    GONE = "gone"
+    """It is not known, because checkpoints were pruned."""
 
 
 class NoteKind(str, Enum):
@@ -40,6 +59,10 @@ class NoteKind(str, Enum):
     """The task's decision about a fork; the token is "replay" or "new"."""
     DECISION = "decision"
     """A decision moved the effect; the token is the id by which a retried statement recognizes its own move."""
+    ADOPTED = "adopted"
+    """The task's call took the outcome; the token is the id of its effect."""
+    ACKNOWLEDGED = "acknowledged"
+    """A human dealt with the effect."""
 
 
 _NOTE_KINDS = frozenset(kind.value for kind in NoteKind)
@@ -149,6 +172,10 @@ class EffectRequest:
     run_id: str | None = None
     message_id: str | None = None
     tool_call_id: str | None = None
+    checkpoints: str | None = None
+    """The checkpoints that lead to the call, as JSON: namespace -> checkpoint id, of each graph that encloses it."""
+    outer_id: uuid.UUID | None = None
+    """The effect whose body makes the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +190,7 @@ class Claim:
         check_duplicates: Whether a first claim waits for effects of the same thread, tool and arguments whose end is
             unknown.
         resumes: Whether a body that waited for a human runs again although it may have sent something before.
+        check_candidates: Whether a first claim stops if there are completed effects whose outcome it may be asking for.
     """
 
     claim_id: uuid.UUID
@@ -171,6 +199,7 @@ class Claim:
     lease: timedelta
     check_duplicates: bool
     resumes: bool
+    check_candidates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +229,9 @@ class Transition:
         lease: Of the new owner.
         task_id: The task that takes the effect over.
         run_id: The run that takes the effect over.
+        checkpoint_ns: Of that task.
+        checkpoint_id: Of that task.
+        checkpoints: Of that task, as in EffectRequest.
         claim_id: By which a retried take-over recognizes itself.
         keeps_key: Whether a failure of the attempt leaves the idempotency key as it is.
         notes: To add to the effect's notes.
@@ -215,6 +247,9 @@ class Transition:
     lease: timedelta = timedelta(0)
     task_id: str | None = None
     run_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    checkpoints: str | None = None
     claim_id: uuid.UUID | None = None
     keeps_key: bool = False
     notes: Sequence[Note] = ()

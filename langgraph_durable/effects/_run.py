@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -16,11 +15,12 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._metrics import measured
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Session
-from langgraph_durable.effects import _store
-from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner, running
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable.effects import _errors, _store
+from langgraph_durable.effects._attempt import Attempt, EffectCall, owner, running
+from langgraph_durable.effects._body import BodyTimeoutError, require_ended, run_in_time
 from langgraph_durable.effects._encoding import encode_result, hash_result
+from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Outcome, Transition
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
 from langgraph_durable.effects.records import State
@@ -40,28 +40,19 @@ _FAILS_FROM: dict[State, tuple[State, ...]] = {
 
 async def run_body(call: EffectCall, attempt: Attempt, body: Callable[[], Awaitable[Any]]) -> None:
     """Run the body of a claimed effect under its lease, and record how it ended; its exception is raised."""
-    with call.leases.keep(attempt.row.effect_id, attempt.row.fence, call.policy.lease):
+    row, policy = attempt.row, call.policy
+    with call.leases.keep(row.effect_id, row.fence, policy.lease, policy.timeout):
         try:
             with running(attempt):
-                attempt.value = await body()
-            _require_ended(attempt)
+                attempt.value = await run_in_time(call, body)
+            require_ended(attempt)
+        except BodyTimeoutError as exc:
+            await call.db.finish(_record_timeout(call, attempt))
+            raise _errors.timed_out(attempt.row, exc.timeout) from exc.__cause__
         except BaseException as exc:
             await call.db.finish(record_exception(call, attempt, exc))
             raise
         await call.db.finish(complete(call, attempt, attempt.value))
-
-
-def _require_ended(attempt: Attempt) -> None:
-    """Refuse a value whose body has yet to run, such as a plain function's around an async one: it may still fail."""
-    value = attempt.value
-    if not (isawaitable(value) or isgenerator(value) or isasyncgen(value)):
-        return
-    if iscoroutine(value):
-        value.close()
-    raise EffectError(
-        f"{attempt.row.tool!r} returned a {type(value).__name__}, whose body runs after it returned. Effect: "
-        f"{format_ulid(attempt.row.effect_id)}. Make it return its result, as an `async def` if it awaits"
-    )
 
 
 # --- the end of an attempt ---
@@ -93,6 +84,12 @@ async def complete(call: EffectCall, attempt: Attempt, value: Any, *, raised: bo
         _logger.warning("effect %s: %s", format_ulid(attempt.row.effect_id), outcome.error)
     transition = Transition(outcome, ["claimed", "issued", "unknown"], owner(), fence=attempt.row.fence)
     await report(call, attempt, transition)
+    if attempt.row.source in (
+        "verified",
+        "human",
+    ):  # found out meanwhile: every call gets the recorded result
+        found = await replay(call, attempt.row)
+        attempt.value, attempt.raises, attempt.replayed = found.value, found.raises, True
 
 
 async def complete_in_transaction(call: EffectCall, session: Session, attempt: Attempt) -> None:
@@ -154,10 +151,23 @@ async def record_exception(
         fence=attempt.row.fence,
         keeps_key=keeps_key,
     )
+    await _try_to_report(call, attempt, transition)
+
+
+async def _record_timeout(call: EffectCall, attempt: Attempt) -> None:
+    """Record that a body was cancelled because it took too long, whatever the policy says of its exceptions."""
+    error = f"did not end within its timeout of {call.policy.timeout}"
+    outcome, fence = Outcome("unknown", error=error), attempt.row.fence
+    transition = Transition(outcome, ["issued"], owner(), reason=error, fence=fence, keeps_key=True)
+    await _try_to_report(call, attempt, transition)
+
+
+async def _try_to_report(call: EffectCall, attempt: Attempt, transition: Transition) -> None:
+    """Report the end of an attempt; log it if that fails, because the caller must get the body's exception."""
     try:
         await report(call, attempt, transition)
     except Exception as failure:
-        # The caller must get the body's exception. The lease ends, and the effect is unknown then.
+        # The lease ends, and the effect is unknown then.
         _logger.warning(
             "could not record the end of effect %s: %s", format_ulid(attempt.row.effect_id), failure
         )
@@ -192,7 +202,7 @@ def _describe_exception(call: EffectCall, exc: BaseException) -> str:
         call.serde, EncryptedSerializer
     ):  # the text may quote arguments, and is stored in plain text
         return type(exc).__name__
-    return f"{type(exc).__name__}: {exc}"[:_LONGEST_ERROR]
+    return f"{type(exc).__name__}: {_errors.safe_text(exc)}"[:_LONGEST_ERROR]
 
 
 def _was_refused(exc: BaseException) -> bool:
@@ -204,7 +214,8 @@ def _was_refused(exc: BaseException) -> bool:
             return True
         seen.add(id(cause))
         # Not __context__: an error raised while a refused connection was handled is about what came next.
-        cause = cause.__cause__ or next((a for a in cause.args if isinstance(a, BaseException)), None)
+        args = cause.args if isinstance(cause.args, tuple) else ()  # a subclass may set it to anything
+        cause = cause.__cause__ or next((a for a in args if isinstance(a, BaseException)), None)
     return False
 
 
@@ -225,12 +236,19 @@ async def report(call: EffectCall, attempt: Attempt, transition: Transition) -> 
     if now is not None and (now.fence, now.state, now.source or outcome.source) == reported:
         attempt.row = now  # the statement ran, its answer was lost, and it was retried
         return
+    if (
+        now is not None
+        and (now.state, now.attempts) == ("completed", row.attempts)
+        and outcome.state == "completed"
+    ):
+        # This owner had stopped, and others found out that its attempt took place.
+        agrees = f"owner of fence {row.fence} reported {outcome.state}, too"
+        await _store.record_refusal(call.db, row.effect_id, row.fence, owner(), agrees)
+        attempt.row = now
+        return
     refusal = f"refused: owner of fence {row.fence} reported {outcome.state}"
     await _store.record_refusal(call.db, row.effect_id, row.fence, owner(), refusal)
-    raise EffectSupersededError(
-        f"{describe(row)} ended here as {outcome.state}, but another owner took it over meanwhile. Its state is "
-        f"{now.state if now else 'not stored'}. See saver.effects.history({format_ulid(row.effect_id)!r})"
-    )
+    raise _errors.superseded(row, outcome.state, now)
 
 
 # --- decisions ---
@@ -256,7 +274,7 @@ class Decision:
 
 
 async def resolve(db: Database, serde: SerializerProtocol, row: EffectRow, decision: Decision) -> bool:
-    """Move an unknown effect to what was decided; return whether this decision moved it.
+    """Move an unknown effect, or a claimed one by force, to what was decided; return whether this decision moved it.
 
     NotHappened is a definite failure, after which the vendor gets another key, only if the attempt is known to have
     ended. An attempt that may still run could send under the old key, beside the next one under the new key.
@@ -273,11 +291,11 @@ async def resolve(db: Database, serde: SerializerProtocol, row: EffectRow, decis
     made = Note(NoteKind.DECISION.value, token=str(_store.new_effect_id()))
     transition = Transition(
         outcome,
-        origins=["unknown"],
+        origins=[row.state],
         actor=decision.actor,
         reason=decision.reason,
         fence=row.fence,
-        new_owner=outcome.state != "completed",
+        new_owner=outcome.state != "completed" or row.state == "claimed",
         keeps_key=outcome.state == "failed" and row.keeps_key,
         notes=[made, *decision.notes],
     )
@@ -308,5 +326,7 @@ async def record_unreported(call: EffectCall, attempt: Attempt, exc: BaseExcepti
     """Record the outcome of a block that ended without reporting it."""
     if attempt.replayed or attempt.row.state not in ("claimed", "issued"):
         return
+    if isinstance(exc, EffectSupersededError) and exc.effect_id == format_ulid(attempt.row.effect_id):
+        return  # its report was refused already
     left = exc or EffectError("left without complete() or fail()")
     await record_exception(call, attempt, left, by_hand=True)

@@ -10,10 +10,11 @@ from datetime import timedelta
 
 from ulid import ULID
 
-from langgraph_durable._checkpoints.read import resolve_checkpoint_id
-from langgraph_durable._checkpoints.refs import CheckpointRef
-from langgraph_durable._postgres.database import Database
-from langgraph_durable._postgres.session import Row, Session
+from langgraph_durable._checkpoints.known import WritesKey
+from langgraph_durable._checkpoints.refs import CheckpointRef, resolve_checkpoint_id
+from langgraph_durable._checkpoints.rows import Encoded
+from langgraph_durable._postgres.database import Database, Session
+from langgraph_durable._postgres.statement import Row
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._rows import (
     Claim,
@@ -66,42 +67,52 @@ async def claim_effect(
 
 
 def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
-    input_type, input_ = request.encode_input() or (None, None)
-    scope_thread = _scope_thread(request)
+    scope_thread = scope_thread_of(request)
     return {
+        **request_params(request),
         "effect_id": claim.claim_id,
-        "scope_thread": scope_thread,
-        "key": request.key,
         # The idempotency key is derived from it, and another thread's is different.
         "vendor_seed": hashlib.sha256(request.key + scope_thread.encode("utf-8", "surrogatepass")).digest(),
-        "thread_id": request.thread_id,
-        "checkpoint_ns": request.checkpoint_ns,
-        "checkpoint_id": request.checkpoint_id,
-        "task_id": request.task_id,
-        "run_id": request.run_id,
-        "message_id": request.message_id,
-        "tool_call_id": request.tool_call_id,
-        "tool": request.tool,
-        "scope": request.scope,
-        "input_hash": request.input_hash,
-        "input_type": input_type,
-        "input": input_,
         "state": claim.state,
         "actor": claim.owner,
         "reason": None,
         "lease": claim.lease,
         "check_duplicates": claim.check_duplicates,
+        "check_candidates": claim.check_candidates,
         "resumes": claim.resumes,
     }
 
 
-def _scope_thread(request: EffectRequest) -> str:
+def request_params(request: EffectRequest) -> dict[str, object]:
+    """Return the parameters of a statement that creates the requested effect: its identity, arguments and place."""
+    input_type, input_ = request.encode_input() or (None, None)
+    return {
+        "scope_thread": scope_thread_of(request),
+        "key": request.key,
+        "thread_id": request.thread_id,
+        "checkpoint_ns": request.checkpoint_ns,
+        "checkpoint_id": request.checkpoint_id,
+        "checkpoints": request.checkpoints,
+        "task_id": request.task_id,
+        "run_id": request.run_id,
+        "message_id": request.message_id,
+        "tool_call_id": request.tool_call_id,
+        "outer_id": request.outer_id,
+        "tool": request.tool,
+        "scope": request.scope,
+        "input_hash": request.input_hash,
+        "input_type": input_type,
+        "input": input_,
+    }
+
+
+def scope_thread_of(request: EffectRequest) -> str:
     """Return the thread within which the key is unique; empty for all threads."""
     return request.thread_id or "" if request.scope in ("call", "step", "thread") else ""
 
 
 def _found(claim: Claim, found: Row) -> tuple[ClaimKind, EffectRow]:
-    row = _effect(found[1:])
+    row = effect_row(found[1:])
     if row.state not in TRANSITIONS or (row.notes and row.strange_note):
         raise CheckpointCorruptedError(
             f"{row.fault}. Its end is not known, so the call is not run. Repair or delete the row"
@@ -143,6 +154,9 @@ async def move_effect(
             "lease": transition.lease,
             "task_id": transition.task_id,
             "run_id": transition.run_id,
+            "checkpoint_ns": transition.checkpoint_ns,
+            "checkpoint_id": transition.checkpoint_id,
+            "checkpoints": transition.checkpoints,
             "claim_id": transition.claim_id,
             "keeps_key": transition.keeps_key,
             "source": outcome.source,
@@ -160,7 +174,7 @@ async def move_effect(
     )
     if not rows:
         return None
-    row = _effect(rows[0])
+    row = effect_row(rows[0])
     # The statement reads the notes as they were before it.
     return row._replace(notes=row.notes | set(transition.notes)) if transition.notes else row
 
@@ -185,6 +199,34 @@ async def expire_effect(db: Database, row: EffectRow, actor: str, *, by_hand: bo
         keeps_key=True,
     )
     return await move_effect(db, row.effect_id, transition) is not None
+
+
+async def restore_result(
+    db: Database, effect_id: uuid.UUID, result: Encoded, output_hash: bytes, event: tuple[str, str]
+) -> bool:
+    """Give a completed effect its lost or expired result; return whether it had none.
+
+    Args:
+        db: The database.
+        effect_id: The effect.
+        result: The result, encoded.
+        output_hash: Its hash.
+        event: Who gives it and why, for the audit log.
+
+    Round trips: 1. Transaction: its own.
+    """
+    kind, data = result
+    is_large = len(data) > _INLINE_BYTES
+    params = {
+        "effect_id": effect_id,
+        "result_type": kind,
+        "result": None if is_large else data,
+        "large": data if is_large else None,
+        "output_hash": output_hash,
+        "actor": _storable(event[0]),
+        "reason": _storable(event[1]),
+    }
+    return bool(await db.fetch(sql.RESTORE_RESULT, params))
 
 
 async def record_refusal(db: Database, effect_id: uuid.UUID, fence: int, actor: str, reason: str) -> None:
@@ -213,14 +255,22 @@ async def renew_leases(db: Database, leases: Sequence[tuple[uuid.UUID, int, time
 
 async def find_completed(db: Database, request: EffectRequest) -> EffectRow | None:
     """Find an effect that was completed: all that a replay needs, for one read by key."""
-    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": _scope_thread(request), "key": request.key})
-    return _effect(rows[0]) if rows else None
+    rows = await db.fetch(sql.FIND_COMPLETED, {"scope_thread": scope_thread_of(request), "key": request.key})
+    return effect_row(rows[0]) if rows else None
 
 
 async def get_effect(db: Database, effect_id: uuid.UUID) -> EffectRow | None:
     """Get an effect by its id."""
     rows = await db.fetch(sql.GET_EFFECT, {"effect_id": effect_id})
-    return _effect(rows[0]) if rows else None
+    return effect_row(rows[0]) if rows else None
+
+
+async def find_call_effects(
+    db: Database, thread_id: str, message_ids: Sequence[str], tool_call_ids: Sequence[str]
+) -> list[EffectRow]:
+    """Find the effects of tool calls, by their messages, and those of messages without an id; oldest first."""
+    params = {"thread_id": thread_id, "message_ids": message_ids, "tool_call_ids": tool_call_ids}
+    return [effect_row(row) for row in await db.fetch(sql.FIND_CALL_EFFECTS, params)]
 
 
 async def get_large_result(db: Database | Session, effect_id: uuid.UUID) -> bytes | None:
@@ -250,7 +300,7 @@ async def list_effects(  # noqa: PLR0913 (filters by keyword)
         "after": after,
         "limit": limit,
     }
-    return [_effect(row) for row in await db.fetch(sql.LIST_EFFECTS, params)]
+    return [effect_row(row) for row in await db.fetch(sql.LIST_EFFECTS, params)]
 
 
 async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[EffectRow]:
@@ -262,7 +312,7 @@ async def list_checkpoint_effects(db: Database, ref: CheckpointRef) -> list[Effe
     if checkpoint_id is not None:
         checkpoint_id = await resolve_checkpoint_id(db, ref, checkpoint_id)
     params = {"thread_id": ref.thread_id, "checkpoint_ns": ref.namespace, "checkpoint_id": checkpoint_id}
-    return [_effect(row) for row in await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params)]
+    return [effect_row(row) for row in await db.fetch(sql.LIST_CHECKPOINT_EFFECTS, params)]
 
 
 async def list_events(db: Database, effect_id: uuid.UUID) -> list[Row]:
@@ -276,7 +326,13 @@ async def checkpoint_exists(db: Database, thread_id: str, checkpoint_ns: str, ch
     return bool(exists)
 
 
-def _effect(row: Row) -> EffectRow:
+async def get_write_channels(db: Database, key: WritesKey) -> list[str]:
+    """Get the channels of a task's pending writes, once for each write."""
+    return [channel for (channel,) in await db.fetch(sql.GET_WRITE_CHANNELS, key)]
+
+
+def effect_row(row: Row) -> EffectRow:
+    """Return an effect from the columns in effect_columns.sql."""
     return EffectRow._make([*row[:-1], frozenset(Note(*note) for note in row[-1] or ())])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from langgraph_durable._postgres.session import Session
+from langgraph_durable._postgres.database import Session
 from langgraph_durable.effects._attempt import Attempt, EffectCall
 from langgraph_durable.effects._claim import begin_in_transaction
 from langgraph_durable.effects._run import complete_in_transaction

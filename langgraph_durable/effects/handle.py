@@ -38,7 +38,9 @@ def current_effect() -> RunningEffect:
     if attempt is None:
         raise EffectError(
             "no effect is running here. Call current_effect() inside a function decorated with @effect, a body given "
-            "to effects.run(), or an effects.effect() block"
+            "to effects.run(), or an effects.effect() block. In a thread that the body starts, run the function by "
+            "contextvars.copy_context().run, or start it by asyncio.to_thread, which does that",
+            see="no-effect-is-running",
         )
     row = attempt.row
     return RunningEffect(
@@ -106,7 +108,8 @@ class _Handle:
     async def _complete(self, result: Any) -> None:
         self._require_attempted()
         await complete(self._call, self._attempt, result)
-        self._attempt.value = result
+        if not self.replayed:  # others found out meanwhile that it took place: their result is recorded
+            self._attempt.value = result
 
     async def _fail(self, error: str) -> None:
         self._require_attempted()

@@ -8,20 +8,21 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncCursor, Cursor
 
 from langgraph_durable._checkpoints.refs import checkpoint_ref
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects import _reading as reading
+from langgraph_durable.effects._acknowledging import AcknowledgeMethods
 from langgraph_durable.effects._attempt import running
 from langgraph_durable.effects._claim import begin_effect
-from langgraph_durable.effects._deciding import decide
 from langgraph_durable.effects._executor import EffectExecutor
+from langgraph_durable.effects._healing import HealingMethods
+from langgraph_durable.effects._resolving import Resolving
 from langgraph_durable.effects._run import record_unreported
 from langgraph_durable.effects._transaction import begin_transaction_effect
 from langgraph_durable.effects.handle import AsyncEffect, Effect
-from langgraph_durable.effects.policy import EffectPolicy, Finding
+from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.effects.records import EffectEvent, EffectRecord, State
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ T = TypeVar("T")
 _DEFAULT = EffectPolicy()
 
 
-class EffectLog:
+class EffectLog(Resolving, AcknowledgeMethods, HealingMethods):
     """The effects in one saver's database. Use `saver.effects`.
 
     Attributes:
@@ -40,12 +41,8 @@ class EffectLog:
     """
 
     def __init__(self, executor: EffectExecutor) -> None:
-        self.executor = executor
+        super().__init__(executor)
         self._context = executor.context
-
-    @property
-    def _serde(self) -> SerializerProtocol:
-        return self.executor.serde  # as it is now: LangGraph reassigns a saver's
 
     # --- carrying effects out ---
 
@@ -235,11 +232,11 @@ class EffectLog:
         Raises:
             EffectError: `effect_id` is not a ULID.
         """
-        return run_sync(reading.get_record(self._context.db, self._serde, effect_id))
+        return run_sync(reading.get_record(self._context.db, self.executor.serde, effect_id))
 
     async def aget(self, effect_id: str) -> EffectRecord | None:
         """Return an effect; see `get`."""
-        return await reading.get_record(self._context.adb, self._serde, effect_id)
+        return await reading.get_record(self._context.adb, self.executor.serde, effect_id)
 
     def list(
         self,
@@ -266,7 +263,9 @@ class EffectLog:
             EffectError: `after` is not a ULID.
         """
         effect_filter = reading.EffectFilter(state, tool, thread_id, run_id)
-        return reading.EffectListing(self._serde, effect_filter, after, limit).iterate(self._context.db)
+        return reading.EffectListing(self.executor.serde, effect_filter, after, limit).iterate(
+            self._context.db
+        )
 
     def alist(
         self,
@@ -280,15 +279,17 @@ class EffectLog:
     ) -> AsyncIterator[EffectRecord]:
         """Iterate over effects, oldest first, fetched in pages; see `list`."""
         effect_filter = reading.EffectFilter(state, tool, thread_id, run_id)
-        return reading.EffectListing(self._serde, effect_filter, after, limit).aiterate(self._context.adb)
+        return reading.EffectListing(self.executor.serde, effect_filter, after, limit).aiterate(
+            self._context.adb
+        )
 
     def for_checkpoint(self, config: RunnableConfig) -> builtins.list[EffectRecord]:
         """Return the effects that a checkpoint's tasks requested, oldest first.
 
         A root graph's checkpoint includes the effects of its subgraphs, until their checkpoints are pruned. An effect
-        belongs to one checkpoint: the first that requested it. If it failed, waited for a human, or lost its owner
-        before anything was sent, it belongs to the last that attempted it. A replay records nothing, so a fork that
-        only replays has no effects here; `saver.timeline` shows replays whose messages carry the mark.
+        belongs to the first checkpoint that requested it. If it failed, waited for a human, or lost its owner before
+        anything was sent, it belongs to the last that attempted it. It also belongs to those on other branches whose
+        tasks were given its outcome.
 
         Args:
             config: Names the checkpoint by id or ULID, such as a snapshot's config; without an id, the latest one.
@@ -296,41 +297,23 @@ class EffectLog:
         Raises:
             InvalidConfigError: `config` does not name a thread.
         """
-        return run_sync(reading.list_for_checkpoint(self._context.db, self._serde, checkpoint_ref(config)))
+        return run_sync(
+            reading.list_for_checkpoint(self._context.db, self.executor.serde, checkpoint_ref(config))
+        )
 
     async def afor_checkpoint(self, config: RunnableConfig) -> builtins.list[EffectRecord]:
         """Return the effects that a checkpoint's tasks requested; see `for_checkpoint`."""
-        return await reading.list_for_checkpoint(self._context.adb, self._serde, checkpoint_ref(config))
+        return await reading.list_for_checkpoint(
+            self._context.adb, self.executor.serde, checkpoint_ref(config)
+        )
 
     def pending(self, thread_id: str | None = None) -> builtins.list[EffectRecord]:
         """Return the effects that need a decision, of one thread or all: unknown ones, and expired issued ones."""
-        return run_sync(reading.list_pending(self._context.db, self._serde, thread_id))
+        return run_sync(reading.list_pending(self._context.db, self.executor.serde, thread_id))
 
     async def apending(self, thread_id: str | None = None) -> builtins.list[EffectRecord]:
         """Return the effects that need a decision; see `pending`."""
-        return await reading.list_pending(self._context.adb, self._serde, thread_id)
-
-    def resolve(
-        self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
-    ) -> EffectRecord:
-        """Decide on an effect whose outcome is unknown; then run the graph again.
-
-        Args:
-            effect_id: The effect's ULID.
-            finding: `Happened(result)`; `NotHappened()`, after which it is tried again; or None, to abandon it.
-            note: The reason, for the audit log.
-            actor: Who decides, for the audit log.
-
-        Raises:
-            EffectError: There is no such effect, or it needs no decision.
-        """
-        return run_sync(decide(self._context.db, self._serde, effect_id, finding, note=note, actor=actor))
-
-    async def aresolve(
-        self, effect_id: str, finding: Finding | None, *, note: str | None = None, actor: str | None = None
-    ) -> EffectRecord:
-        """Decide on an effect whose outcome is unknown; see `resolve`."""
-        return await decide(self._context.adb, self._serde, effect_id, finding, note=note, actor=actor)
+        return await reading.list_pending(self._context.adb, self.executor.serde, thread_id)
 
     def history(self, effect_id: str) -> builtins.list[EffectEvent]:
         """Return the audit log of an effect, oldest first."""

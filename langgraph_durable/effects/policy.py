@@ -15,7 +15,9 @@ from langgraph_durable.errors import InvalidConfigError
 Scope: TypeAlias = Literal["call", "step", "thread", "global"]
 OnUnknown: TypeAlias = Literal["ask", "retry", "raise"]
 OnFork: TypeAlias = Literal["replay", "new", "ask", "raise"]
+OnUndelivered: TypeAlias = Literal["replay", "new", "ask", "raise"]
 
+_DAY = timedelta(days=1)
 _MAX_LEASE = timedelta(days=36_500)
 
 
@@ -42,6 +44,9 @@ class Undetermined:
         object.__setattr__(self, "retry_in", None if retry_in is None else _timedelta(retry_in, "retry_in"))
 
 
+DecisionWord: TypeAlias = Literal["happened", "not_happened", "retry", "failed", "abandon"]
+"""A decision on an effect in words, the same in code, in answers to questions, and on the command line."""
+
 Finding: TypeAlias = Happened | NotHappened | Undetermined
 Verify: TypeAlias = Callable[[EffectRecord], Finding | Awaitable[Finding]]
 
@@ -59,7 +64,10 @@ class PolicyFields(TypedDict, total=False):
     idempotency_window: timedelta | float | None
     lease: timedelta | float
     wait_timeout: timedelta | float
+    timeout: timedelta | float | None
     on_fork: OnFork
+    on_undelivered: OnUndelivered
+    duplicate_window: timedelta | float | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -85,9 +93,18 @@ class EffectPolicy:
         idempotency_window: How long the provider honours an idempotency key. After it, "retry" becomes "ask".
         lease: Time after which an owner that stopped renewing its lease is considered dead, on the server's clock.
         wait_timeout: How long to wait for an attempt in flight elsewhere, for `verify_after`, or for `Undetermined`.
+        timeout: How long the body may run. An async body is then cancelled, and its effect is unknown. A sync body
+            cannot be stopped: its lease is no longer renewed, so that others may decide on the effect once the lease
+            has ended. If they do, the body's late end is refused. The same goes for a block of `effects.effect()`. By
+            default a body may run for ever.
         on_fork: What another branch of the thread's history gets when it comes to a completed effect: its outcome
             ("replay"), a separate effect ("new"), a human's decision ("ask"), or EffectForkedError ("raise"). Running
             again from an old checkpoint creates a branch too.
+        on_undelivered: What a call gets that asks for what an equal call did before, in a step that was dropped, and
+            whose result no state has: that outcome, once ("replay"), a separate effect ("new"), a human's decision
+            ("ask"), or EffectDuplicateError ("raise").
+        duplicate_window: How long ago an attempt may be for its outcome to be given to an equal call without asking.
+            An older one is asked about, or raises EffectDuplicateError. None: any time.
     """
 
     verify: Verify | None
@@ -100,7 +117,10 @@ class EffectPolicy:
     idempotency_window: timedelta | None
     lease: timedelta
     wait_timeout: timedelta
+    timeout: timedelta | None
     on_fork: OnFork
+    on_undelivered: OnUndelivered
+    duplicate_window: timedelta | None
 
     def __init__(  # noqa: PLR0913 (keyword-only, so that editors complete them)
         self,
@@ -115,7 +135,10 @@ class EffectPolicy:
         idempotency_window: timedelta | float | None = None,
         lease: timedelta | float = 30,
         wait_timeout: timedelta | float = 60,
+        timeout: timedelta | float | None = None,
         on_fork: OnFork = "replay",
+        on_undelivered: OnUndelivered = "replay",
+        duplicate_window: timedelta | float | None = _DAY,
     ) -> None:
         """Create a policy.
 
@@ -127,9 +150,11 @@ class EffectPolicy:
         _require_choice(on_unknown, "on_unknown", OnUnknown)
         _require_choice(scope, "scope", Scope)
         _require_choice(on_fork, "on_fork", OnFork)
-        window = None
-        if idempotency_window is not None:
-            window = _duration(idempotency_window, "idempotency_window")
+        _require_choice(on_undelivered, "on_undelivered", OnUndelivered)
+        if timeout is not None and not (timeout := _duration(timeout, "timeout")):
+            raise InvalidConfigError(
+                "timeout must be greater than 0. None means that the body may run for ever"
+            )
         fields = {
             "verify": verify,
             "on_unknown": on_unknown,
@@ -138,10 +163,13 @@ class EffectPolicy:
             "scope": scope,
             "failed_on": _exception_types(failed_on),
             "verify_after": _duration(verify_after, "verify_after"),
-            "idempotency_window": window,
+            "idempotency_window": _window(idempotency_window, "idempotency_window"),
             "lease": _lease(lease),
             "wait_timeout": _duration(wait_timeout, "wait_timeout"),
+            "timeout": timeout,
             "on_fork": on_fork,
+            "on_undelivered": on_undelivered,
+            "duplicate_window": _window(duplicate_window, "duplicate_window"),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -177,6 +205,10 @@ def _lease(given: Any) -> timedelta:
     if lease > _MAX_LEASE:  # Postgres could not add it to the current time
         raise InvalidConfigError(f"lease must be at most {_MAX_LEASE}, got {lease}")
     return lease
+
+
+def _window(given: Any, name: str) -> timedelta | None:
+    return None if given is None else _duration(given, name)
 
 
 def _duration(given: Any, name: str) -> timedelta:

@@ -81,7 +81,7 @@ class EffectEvent:
     from_state: State | None
     """None for the first entry."""
     to_state: State
-    """Equal to `from_state` if a late owner's report was refused."""
+    """Equal to `from_state` if a late owner's report was refused, or a lost result was given."""
     fence: int
     attempt: int
     actor: str | None

@@ -17,7 +17,17 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects._attempt import Attempt
 from langgraph_durable.effects._executor import EffectExecutor, Invocation, is_effect
-from langgraph_durable.effects._location import find_place, find_tool_call
+from langgraph_durable.effects._identity import find_tool_call
+from langgraph_durable.effects._keys import is_plain
+from langgraph_durable.effects._location import find_place
+from langgraph_durable.effects._node_tools import NodeTool, run_as_tool
+from langgraph_durable.effects._parameters import (
+    Arguments,
+    Source,
+    leave_out,
+    tool_defaults,
+    tool_sources,
+)
 from langgraph_durable.effects._results import mark
 from langgraph_durable.effects.policy import IDEMPOTENT, READ_ONLY, EffectPolicy
 from langgraph_durable.errors import EffectError, InvalidConfigError
@@ -66,6 +76,7 @@ class ToolWrapper:
         self._policies = dict(policies or {})
         self._default = default
         self._trust_hints = trust_hints
+        self._are_names_checked = not self._policies
 
     def policy_for(self, tool: BaseTool) -> EffectPolicy:
         """Return the policy of a tool: the one given for its name, or the default as adjusted by its hints."""
@@ -89,6 +100,8 @@ class ToolWrapper:
 
     def _guarded(self, request: Any) -> _GuardedTool | None:
         tool = request.tool
+        if not self._are_names_checked:
+            self._require_known_names(request)
         if tool is None:  # unknown to ToolNode, which reports it, or run by another wrapper
             return None
         policy = self.policy_for(tool)
@@ -96,6 +109,19 @@ class ToolWrapper:
             return None
         _require_guardable(tool, bodies)
         return _GuardedTool(self._executor, policy, request, bodies)
+
+    def _require_known_names(self, request: Any) -> None:
+        """Refuse policies of tools that do not exist: their names may be misspelled."""
+        tools = getattr(request.runtime, "tools", None)
+        if not tools:  # not known
+            return
+        names = {tool.name for tool in tools} | {getattr(request.tool, "name", None)}
+        if unknown := sorted(self._policies.keys() - names):
+            raise InvalidConfigError(
+                f"there are policies for {', '.join(map(repr, unknown))}, but no such tools. The tools are "
+                f"{', '.join(sorted(map(repr, names - {None})))}. Correct the names, or leave these policies out"
+            )
+        self._are_names_checked = True
 
 
 def _apply_hints(policy: EffectPolicy, hints: Mapping[str, Any], *, trusted: bool) -> EffectPolicy:
@@ -173,6 +199,7 @@ class _GuardedTool:
         self._attempt: Attempt | None = None
         self.tool = copy.copy(request.tool)
         self._model_arguments = _model_arguments(self.tool)
+        self._sources = tool_sources(self.tool, bodies.values())
         for name, body in bodies.items():
             # Tools that are classes have no pydantic fields of these names, so setattr would refuse them.
             object.__setattr__(self.tool, name, self._effect(name, body))
@@ -206,35 +233,37 @@ class _GuardedTool:
     ) -> Any:
         self._attempt = None
         invocation = self._invocation(args, kwargs)
-        value, self._attempt = await self._executor.run_invocation(
-            invocation, body, asynchronous=asynchronous
+        value, self._attempt = await run_as_tool(
+            self._executor,
+            invocation,
+            body,
+            lambda: NodeTool(self.tool, self._request.tool_call["id"]),
+            asynchronous=asynchronous,
         )
-        if self._attempt.replayed and self.tool.response_format == "content_and_artifact":
-            # A result from verify or from a human may be the content alone, or the pair as a JSON list.
-            is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-            return tuple(value) if is_pair else (value, None)
         return value
 
     def _invocation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation:
-        request = self._request
-        requested = request.tool_call
+        requested, sources = self._request.tool_call, self._sources
         # Arguments in the schema as validated; arguments that the schema lets pass unnamed as the model gave them.
-        given = {name: value for name, value in requested["args"].items() if name in kwargs}
-        arguments = given | {name: value for name, value in kwargs.items() if name in self._model_arguments}
+        recorded = {n: v for n, v in requested["args"].items() if n in kwargs and n not in sources}
+        recorded |= {name: value for name, value in kwargs.items() if name in self._model_arguments}
+        for name, value in kwargs.items():
+            if sources.get(name) is Source.VALUE and is_plain(value):
+                recorded[name] = value
         if args:
-            arguments["args"] = list(args)
-        place = find_place(request.runtime.config)
-        tool_call = None
+            recorded["args"] = list(args)
+        arguments = Arguments(recorded, leave_out(recorded, tool_defaults(self.tool)))
+        place = find_place(self._request.runtime.config)
+        tool_call, name = None, requested["name"]
         if place is not None:
-            tool_call = find_tool_call(
-                request.state, requested["id"], requested["name"], requested["args"], place
-            )
-        return Invocation(self.tool.name, self._policy, arguments, place, tool_call)
+            given = Arguments(requested["args"], requested["args"])
+            tool_call = find_tool_call(self._request.state, requested["id"], lambda: (name,), given, place)
+        return Invocation(name, self._policy, arguments, place, tool_call)
 
     def mark_replay(self, result: Any) -> Any:
         """Return a result, with a mark on its message if the call was replayed."""
         if self._attempt is not None and self._attempt.replayed and isinstance(result, ToolMessage):
-            return mark(result, self._attempt)
+            return mark(result, self._attempt.row)
         return result
 
 

@@ -246,8 +246,8 @@ def race(conninfo: str, vendor: Vendor, rounds: Sequence[str], barrier: Any, pip
 # The checkpoint from which the tools run, and the one that has their result; with durability "exit", the last one.
 _USUAL_STEPS = {1: "asking put", 2: "result put", 3: "result put"}
 _STEPS = {
-    # What a human approves comes between the model and the tools.
-    "agent": {2: "asking put", 3: "result put", 4: "result put", 5: "result put"},
+    # Dangling calls are answered before the model; what a human approves comes between it and the tools.
+    "agent": {3: "asking put", 4: "result put", 5: "result put", 6: "result put", 7: "result put"},
     # A function's tasks run within its one step.
     "task": {-1: "asking put", 0: "result put"},
 }
@@ -313,13 +313,13 @@ class _Points:
             return self.around(point, lambda: put(db, codec, known, config, *args))
 
         def put_task_writes(
-            db: Any, serde: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
+            db: Any, serde: Any, known: Any, config: Any, writes: Sequence[Any], task_id: str, path: str
         ) -> Any:
             of_tool = "__pregel_push" in path if kind in PUSHED else "tools" in path
             if kind in PUSHED:
                 of_tool = of_tool and "payment" in str(writes)
             point = "writes put" if of_tool else None
-            return self.around(point, lambda: put_writes(db, serde, config, writes, task_id, path))
+            return self.around(point, lambda: put_writes(db, serde, known, config, writes, task_id, path))
 
         ops.claim_effect, ops.move_effect = claim_effect, move_effect
         facade.put_checkpoint, facade.put_writes = put_checkpoint, put_task_writes
@@ -513,7 +513,8 @@ class _Model(BaseChatModel):
     def _generate(
         self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
-        if isinstance(messages[-1], ToolMessage):
+        # Also if the answer came before a new message: what a model saw it does not ask for again.
+        if any(isinstance(message, ToolMessage) for message in messages):
             said = AIMessage(str([m.content for m in messages if isinstance(m, ToolMessage)]))
         else:
             pay = {"name": "pay", "args": {"order": self.order, "cents": CENTS}, "id": "call_1"}

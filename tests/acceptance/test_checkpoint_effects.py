@@ -76,9 +76,7 @@ async def test_checkpoints_are_found_by_ulid_and_latest(
         saver.effects.for_checkpoint({"configurable": {}})
 
 
-async def test_a_replay_belongs_to_the_first_checkpoint(
-    saver: DurableSaver, drive: Drive, world: World
-) -> None:
+async def test_a_replay_belongs_to_both_checkpoints(saver: DurableSaver, drive: Drive, world: World) -> None:
     graph = agent(saver, [made(drive, remind(world))], calls(("remind", "a", "1")))
     await drive.invoke(graph, GIVEN, thread())
     asked = await _before(drive, graph, "tools")
@@ -87,9 +85,8 @@ async def test_a_replay_belongs_to_the_first_checkpoint(
     history = await drive.history(graph, thread())
     forked = [s for s in history if s.next == ("tools",)]
     assert len(forked) == 2
-    # The fork's task received the outcome; that is recorded only in its messages.
     shown = [await of(drive, saver, s.config) for s in forked]
-    assert shown == [[], [told_by("a")]]
+    assert shown == [[told_by("a")], [told_by("a")]]
 
 
 async def test_effects_of_a_fork_belong_to_the_fork(saver: DurableSaver, drive: Drive, world: World) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import operator
 import threading
+import time
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -733,26 +735,55 @@ async def test_effects_in_a_plain_node_are_replayed_by_position(
     assert len(world.done) == 6
 
 
-async def test_a_sync_effect_on_the_event_loop_is_refused(saver: DurableSaver, world: World) -> None:
-    """It cannot wait for the checkpoint that the same loop is about to store."""
+@pytest.mark.parametrize("pause", [0, 0.05], ids=["before the checkpoint is stored", "after it is"])
+async def test_a_sync_effect_on_the_event_loop_is_always_refused(
+    saver: DurableSaver, world: World, pause: float
+) -> None:
+    """Whether the loop has stored the checkpoint by then would be a matter of timing."""
 
     @effect()
     def send(text: str) -> str:
         return world(text)
 
     async def node(state: Trail) -> dict[str, Any]:
+        await asyncio.sleep(pause)
         return {"trail": [send("a")]}
 
     builder = StateGraph(Trail)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     graph = builder.compile(checkpointer=saver)
-    before = asyncio.get_running_loop().time()
-    with pytest.raises(EffectError, match="Make it async"):
-        await graph.ainvoke({"trail": []}, thread(), durability="async")
-    assert asyncio.get_running_loop().time() - before < 5
+    for number in range(20):
+        config = thread(f"thread {number}")
+        inputs: list[Any] = [{"trail": []}, None]
+        for given in inputs:
+            with pytest.raises(EffectError, match=r"Make it async.*to_thread"):
+                await graph.ainvoke(given, config)
     assert world.done == []
-    assert await graph.ainvoke(None, thread()) == {"trail": ["did a"]}
+
+
+async def test_a_sync_effect_of_an_async_graph_runs_in_a_thread(saver: DurableSaver, world: World) -> None:
+    @effect()
+    def send(text: str) -> str:
+        return world(text)
+
+    @effect(key="once")
+    def send_once(text: str) -> str:
+        return world(text)
+
+    async def node(state: Trail) -> dict[str, Any]:
+        return {"trail": [await asyncio.to_thread(send, "a"), send_once("b")]}
+
+    def sync_node(state: Trail) -> dict[str, Any]:
+        return {"trail": [send("c")]}
+
+    builder = StateGraph(Trail)
+    builder.add_sequence([("node", node), ("sync_node", sync_node)])
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=saver)
+    assert await graph.ainvoke({"trail": []}, thread()) == {"trail": ["did a", "did b", "did c"]}
+    in_tools = agent(saver, [made(Drive(asynchronous=False), remind(world))], calls(("remind", "d", "1")))
+    assert told(await in_tools.ainvoke(GIVEN, thread("tools"))) == ["did d"]
 
 
 async def test_effects_in_tasks_run_once(saver: DurableSaver, drive: Drive, world: World) -> None:
@@ -824,6 +855,83 @@ async def test_a_key_identifies_calls_across_threads(saver: DurableSaver, drive:
     assert sorted(world.done) == ["a", "b"]
 
 
+# --- replays ---
+
+
+@pytest.mark.parametrize("form", ["content", "content_and_artifact"])
+async def test_a_replayed_plain_result_is_marked_in_its_message(
+    saver: DurableSaver, drive: Drive, world: World, form: Any
+) -> None:
+    def body(text: str) -> Any:
+        done = {"done": world(text)}
+        return (done, "the artifact") if form == "content_and_artifact" else done
+
+    @tool("remind", response_format=form)
+    @effect(name="remind")
+    def act(text: str) -> Any:
+        """Do it."""
+        return body(text)
+
+    @tool("remind", response_format=form)
+    @effect(name="remind")
+    async def aact(text: str) -> Any:
+        """Do it."""
+        return body(text)
+
+    graph = agent(saver, [aact if drive.asynchronous else act], calls(("remind", "a", "1")))
+    first = (await drive.invoke(graph, GIVEN, thread()))["messages"][-2]
+    again = (await drive.invoke(graph, None, await before_tools(drive, graph)))["messages"][-2]
+    assert (again.content, again.artifact, again.name, again.status) == (
+        first.content,
+        first.artifact,
+        first.name,
+        first.status,
+    )
+    assert first.response_metadata == {}
+    mark = again.response_metadata["effect"]
+    assert (mark["replayed"], mark["source"], mark["attempts"]) == (True, "executed", 1)
+    assert world.done == ["a"]
+
+
+async def test_a_replay_behind_another_decorator_is_the_function_s_value(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """A message would surprise what stands between the tool and the effect."""
+
+    def loud(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> str:
+            said: str = function(*args, **kwargs)
+            return said.upper()
+
+        return call
+
+    @tool
+    @loud
+    @effect
+    def remind(text: str) -> str:
+        """Do it."""
+        return world(text)
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    assert told(await drive.invoke(graph, GIVEN, thread())) == ["DID A"]
+    assert told(await drive.invoke(graph, None, await before_tools(drive, graph))) == ["DID A"]
+    assert world.done == ["a"]
+
+
+async def test_an_async_tool_with_a_timeout_may_ask_a_human(saver: DurableSaver, world: World) -> None:
+    @tool
+    @effect(timeout=30)
+    async def remind(text: str) -> str:
+        """Do it."""
+        return world(f"{text} {interrupt('when?')}")
+
+    graph = agent(saver, [remind], calls(("remind", "a", "1")))
+    await graph.ainvoke(GIVEN, thread())
+    assert [i.value for i in interrupts(await graph.aget_state(thread()))] == ["when?"]
+    assert told(await graph.ainvoke(Command(resume="today"), thread())) == ["did a today"]
+
+
 # --- durability ---
 
 
@@ -835,9 +943,7 @@ async def test_effects_in_subgraphs_need_a_checkpointer_or_a_key(
     world: World,
     checkpointer: Any,
     keyed: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("langgraph_durable.effects._claim._BARRIER_TIMEOUT", 0.5)
     options: dict[str, Any] = {"key": lambda text: text} if keyed else {}
     if checkpointer is False and keyed:
         options["log"] = saver.effects
@@ -847,8 +953,10 @@ async def test_effects_in_subgraphs_need_a_checkpointer_or_a_key(
     outer.add_edge(START, "inner")
     graph = outer.compile(checkpointer=saver)
     if checkpointer is False and not keyed:
-        with pytest.raises(EffectError, match="key="):
+        before = time.monotonic()
+        with pytest.raises(EffectError, match=r"checkpointer=False.*key="):
             await drive.invoke(graph, GIVEN, thread())
+        assert time.monotonic() - before < 5  # known at once, without a wait for the checkpoint
         assert world.done == []
         return
     assert told(await drive.invoke(graph, GIVEN, thread())) == ["did a"]

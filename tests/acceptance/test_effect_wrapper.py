@@ -485,7 +485,7 @@ async def test_a_tool_with_effect_is_not_wrapped_again(
     saver: DurableSaver, drive: Drive, world: World, kind: Kind
 ) -> None:
     @tool
-    @effect(name="its own name")
+    @effect(name="its own name", key="k")
     def act(text: str) -> str:
         """Do it."""
         return world(text)
@@ -603,6 +603,23 @@ def test_unusable_wrapper_arguments_are_refused(saver: DurableSaver) -> None:
 
     with pytest.raises(InvalidConfigError, match=r"Pass saver\.effects"):
         EffectMiddleware(saver)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["node", "agent"])
+async def test_a_policy_of_a_misspelled_tool_is_refused(
+    saver: DurableSaver, drive: Drive, world: World, kind: Kind
+) -> None:
+    """The tool would be run with the default policy, without a word."""
+    if kind == "agent":
+        pytest.importorskip("langchain.agents", reason="langchain is not installed")
+    policies = {"act": READ_ONLY, "atc": EffectPolicy(on_unknown="ask")}
+    script = calls(("act", "a", "1"))
+    graph = agent(kind, saver, [structured(world)], script, policies=policies)
+    with pytest.raises(InvalidConfigError, match=r"policies for 'atc'.*The tools are 'act'"):
+        await drive.invoke(graph, GIVEN, thread())
+    assert world.done == []
+    right = agent(kind, saver, [structured(world)], script, policies={"act": READ_ONLY})
+    assert told(await drive.invoke(right, GIVEN, thread("right"))) == ["did a"]
 
 
 async def test_a_call_edited_by_a_human_is_what_is_recorded(

@@ -242,7 +242,7 @@ async def test_unknown_effect_appears_until_a_human_decides(
         "interrupted",
         "resumed",
         "tool_ended",  # by the human's answer
-        "tool_answered",
+        "replayed",  # with the human's result, so its message is marked
         "model_answered",
         "ended",
     ]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,13 @@ def test_usage_names_the_console_script(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize(
     ("decision", "state"),
-    [("happened", "completed"), ("not-happened", "failed"), ("retry", "failed"), ("abandon", "abandoned")],
+    [
+        ("happened", "completed"),
+        ("not_happened", "failed"),
+        ("not-happened", "failed"),
+        ("retry", "failed"),
+        ("abandon", "abandoned"),
+    ],
 )
 def test_resolve_accepts_the_decisions(
     saver: DurableSaver,
@@ -235,6 +242,35 @@ def test_resolve_accepts_the_decisions(
     assert main(["effects", "resolve", pending.effect_id, decision, "--database", conninfo]) == 0
     assert capsys.readouterr().out.startswith(f"effect {pending.effect_id} is {state}. Run the graph again")
     assert saver.effects.pending() == []
+
+
+def test_resolve_needs_force_while_the_owner_is_alive(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with saver.effects.effect("send", key="k") as e:
+        command = ["effects", "resolve", e.effect_id, "happened", "--result", "1", "--database", conninfo]
+        assert main(command) == 1
+        assert "--force" in capsys.readouterr().err
+        assert main([*command, "--force"]) == 0
+        e.complete(2)
+        assert e.result == 1
+
+
+def test_resolve_gives_a_lost_result(
+    saver: DurableSaver, conninfo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saver.effects.run("send", key="k", body=threading.Lock)
+    [record] = saver.effects.list()
+    assert (
+        main(
+            ["effects", "resolve", record.effect_id, "happened", "--result", '"sent"', "--database", conninfo]
+        )
+        == 0
+    )
+    given: Any = saver.effects.run("send", key="k", body=threading.Lock)
+    assert given == "sent"
+    assert main(["effects", "resolve", record.effect_id, "failed", "--database", conninfo]) == 1
+    assert "needs no decision" in capsys.readouterr().err
 
 
 def test_keyboard_interrupt_exits_with_status_130(

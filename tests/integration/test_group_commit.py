@@ -419,9 +419,13 @@ async def test_a_refused_commit_on_a_callers_connection_is_reported(
     with psycopg.connect(conninfo, autocommit=True) as connection:
         async with await AsyncConnection.connect(conninfo, autocommit=True) as async_connection:
             saver = DurableSaver(connection, async_pool=async_connection)
-            with pytest.raises(psycopg.OperationalError, match="refused the commit"):
+            with pytest.raises(psycopg.errors.RaiseException, match="trouble of the test"):
                 await drive(saver, "put", *a_put("trouble"))
-    assert observer.rows("SELECT FROM langgraph_durable.checkpoints") == []
+            await drive(saver, "put", *a_put("origin"))
+            # A pipeline, whose error psycopg loses.
+            with pytest.raises(psycopg.OperationalError, match="refused the commit"):
+                await drive(saver, "copy_thread", "origin", "trouble")
+    assert observer.rows("SELECT thread_id FROM langgraph_durable.checkpoints") == [("origin",)]
 
 
 async def test_stuck_writes_do_not_occupy_all_writers(
@@ -447,17 +451,23 @@ BEGIN
     INSERT INTO settings VALUES (NEW.thread_id, current_setting('jit'), current_setting('plan_cache_mode'));
     RETURN NEW;
 END $$;
-CREATE TRIGGER tell BEFORE INSERT ON langgraph_durable.checkpoints FOR EACH ROW EXECUTE FUNCTION tell();
+CREATE TRIGGER tell BEFORE INSERT ON langgraph_durable.{table} FOR EACH ROW EXECUTE FUNCTION tell();
 """
 
 
-async def test_a_batch_runs_without_jit_and_with_generic_plans(conninfo: str, observer: Observer) -> None:
+@pytest.mark.parametrize("table", ["checkpoints", "writes"])
+async def test_a_batch_runs_without_jit_and_with_generic_plans(
+    conninfo: str, observer: Observer, table: str
+) -> None:
     """The planner overestimates its rows, so on a caller's pool each batch would take seconds."""
-    observer.rows(SETTINGS)
+    observer.rows(SETTINGS.format(table=table))
     async with AsyncConnectionPool(conninfo, min_size=1, max_size=4) as pool:
         saver = DurableSaver(async_pool=pool)
         async with busy(saver, conninfo, observer, Driver("async")):
-            await asyncio.gather(*(saver.aput(*a_put(f"thread {n}")) for n in range(5)))
+            if table == "writes":
+                await asyncio.gather(*(saver.aput_writes(*writes_of(f"thread {n}")) for n in range(5)))
+            else:
+                await asyncio.gather(*(saver.aput(*a_put(f"thread {n}")) for n in range(5)))
         found = observer.rows("SELECT DISTINCT jit, mode FROM settings WHERE thread_id LIKE 'thread%'")
         assert found == [("off", "force_generic_plan")]
         async with pool.connection() as connection:

@@ -23,7 +23,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool, ConnectionPool, NullConnectionPool
 
 from langgraph_durable import DurableSaver, EffectError
-from langgraph_durable._postgres import pool_context as _pool_context
+from langgraph_durable._postgres import pools as _pools
 from langgraph_durable.errors import InvalidConfigError, SaverClosedError
 from tests.proxy import Proxy
 from tests.samples import (
@@ -112,7 +112,7 @@ async def test_with_in_a_running_loop_closes_both_pools(conninfo: str, observer:
 def test_close_does_not_wait_for_a_blocked_loop(
     conninfo: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pool_context, "CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(_pools, "CLOSE_TIMEOUT", 0.2)
     saver = DurableSaver.from_conn_string(conninfo)
     blocked, unblocked = threading.Event(), threading.Event()
 
@@ -200,7 +200,10 @@ async def test_a_garbage_collected_saver_closes_its_pools(
 async def test_a_single_caller_uses_one_connection(conninfo: str, observer: Observer, drive: Driver) -> None:
     """So that one backend's plans and catalogs stay cached."""
     size = 4
-    reads = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'WITH page AS%'"
+    reads = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND pid <> pg_backend_pid() AND query LIKE '%get_checkpoint_v1(%'"
+    )
     async with DurableSaver.from_conn_string(conninfo, min_size=size, max_size=size) as saver:
         await drive(saver, "put", *a_put())
         await await_until(lambda: len(observer.backends()) == size, "the pool to be full")

@@ -17,8 +17,7 @@ from psycopg.types.json import Jsonb
 from langgraph_durable import DurableSaver
 from langgraph_durable._checkpoints import listing as _listing
 from langgraph_durable._checkpoints.decoding import decode_checkpoint
-from langgraph_durable._checkpoints.filters import filter_matches
-from langgraph_durable._checkpoints.listing import PAGE_SIZE
+from langgraph_durable._checkpoints.listing import PAGE_SIZE, filter_matches
 from langgraph_durable.errors import CheckpointCorruptedError
 from tests.checkpoints import checkpoint_with, config_for, listed_ids, put
 from tests.drivers import Saver

@@ -15,7 +15,7 @@ import pytest
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres import psycopg_internals
-from langgraph_durable._postgres.checkout import finish
+from langgraph_durable._postgres.loop_checkout import finish
 from langgraph_durable._postgres.loop_pools import LoopConnection
 from langgraph_durable._postgres.psycopg_internals import is_tested
 from tests.samples import Driver, Observer, a_put, await_until
@@ -124,7 +124,7 @@ async def test_without_tuning_connections_and_pools_are_psycopgs(
         await await_until(lambda: len(observer.backends()) == size, "the pool to be full")
         for _ in range(3 * size):
             assert (await drive(saver, "get_tuple", config_of())).config == stored
-        reads = "query LIKE 'WITH page AS%'"
+        reads = "query LIKE '%get_checkpoint_v1(%'"
         assert len(observer.backends(reads)) == size, "psycopg_pool lends connections in turn"
     assert not used
 

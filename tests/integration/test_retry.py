@@ -24,8 +24,8 @@ from ulid import ULID
 from langgraph_durable import DurableSaver, embedded
 from langgraph_durable._postgres import database as _database
 from langgraph_durable._postgres import faults as _faults
-from langgraph_durable._postgres.checkout import async_live_connection
 from langgraph_durable._postgres.locks import LOCK_THREAD
+from langgraph_durable._postgres.loop_checkout import async_live_connection
 from langgraph_durable._postgres.statement import render
 from langgraph_durable.embedded import EmbeddedPostgres
 from langgraph_durable.errors import ConnectionFailedError, InvalidConfigError
@@ -544,7 +544,7 @@ async def test_a_call_cancelled_on_entering_its_pipeline_leaves_the_pool_usable(
             patch.setattr(AsyncConnection, "pipeline", pipeline)
             cancel = True
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.create_task(saver.aput(*a_put("cancelled")))
+                await asyncio.create_task(saver.adelete_thread("cancelled"))
         query = "SELECT count(*) FROM langgraph_durable.checkpoints WHERE thread_id <> 'cancelled'"
         for number in range(3, 6):
             stored = await saver.aput(*a_put(f"thread-{number}"))

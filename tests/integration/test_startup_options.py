@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.conninfo import planning_beside
-from tests.integration.test_group_commit import SETTINGS, busy
+from tests.integration.test_group_commit import SETTINGS, busy, writes_of
 from tests.proxy import Proxy
 from tests.samples import Driver, Observer, a_put, await_until, config
 
@@ -82,21 +82,19 @@ def test_planning_keeps_settings_that_the_options_do_not_name(options: str | Non
     ("options", "expected"),
     [("", OURS), ("-c plan_cache_mode=auto", ("auto", "off")), ("-c jit=on", ("force_generic_plan", "on"))],
 )
-async def test_writes_use_the_same_planning_alone_and_in_batches(
+async def test_batches_of_writes_keep_the_callers_planning(
     conninfo: str, observer: Observer, pool: str, options: str, expected: tuple[str, str]
 ) -> None:
     """Also on a caller's pool, and only inside their transactions."""
-    observer.rows(SETTINGS)
+    observer.rows(SETTINGS.format(table="writes"))
     conninfo = make_conninfo(conninfo, options=options)
-    drive = Driver("async")
 
     async def work(saver: DurableSaver) -> None:
-        await saver.aput(*a_put("thread alone"))
-        async with busy(saver, conninfo, observer, drive):
-            await asyncio.gather(*(saver.aput(*a_put(f"thread {n}")) for n in range(5)))
+        async with busy(saver, conninfo, observer, Driver("async")):
+            await asyncio.gather(*(saver.aput_writes(*writes_of(f"thread {n}")) for n in range(5)))
         found = observer.rows("SELECT DISTINCT mode, jit FROM settings WHERE thread_id LIKE 'thread%'")
         assert found == [expected]
-        assert observer.value("SELECT count(*) FROM settings WHERE thread_id LIKE 'thread%'") == 6
+        assert observer.value("SELECT count(*) FROM settings WHERE thread_id LIKE 'thread%'") == 5
 
     if pool == "own":
         async with DurableSaver.from_conn_string(conninfo) as own:
@@ -107,6 +105,27 @@ async def test_writes_use_the_same_planning_alone_and_in_batches(
         async with given.connection() as connection:
             cursor = await connection.execute(SHOW)
             assert await cursor.fetchone() == ("auto", "on")
+
+
+@pytest.mark.parametrize("options", ["", "-c plan_cache_mode=force_custom_plan -c jit=on"])
+async def test_puts_are_planned_alike_whatever_the_connection_is_set_to(
+    conninfo: str, observer: Observer, options: str
+) -> None:
+    """Alone and in batches: their function sets how it is planned, until the call ends."""
+    observer.rows(SETTINGS.format(table="checkpoints"))
+    conninfo = make_conninfo(conninfo, options=options)
+    async with AsyncConnectionPool(conninfo, min_size=1, max_size=4) as pool:
+        async with pool.connection() as connection:
+            before = await (await connection.execute(SHOW)).fetchone()
+        saver = DurableSaver(async_pool=pool)
+        await saver.aput(*a_put("thread alone"))
+        async with busy(saver, conninfo, observer, Driver("async")):
+            await asyncio.gather(*(saver.aput(*a_put(f"thread {n}")) for n in range(5)))
+        async with pool.connection() as connection:
+            assert await (await connection.execute(SHOW)).fetchone() == before
+    found = observer.rows("SELECT DISTINCT mode, jit FROM settings WHERE thread_id LIKE 'thread%'")
+    assert found == [OURS]
+    assert observer.value("SELECT count(*) FROM settings WHERE thread_id LIKE 'thread%'") == 6
 
 
 # --- poolers that refuse options, and servers that cannot be reached ---

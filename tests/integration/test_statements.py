@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from importlib.resources import files
@@ -17,10 +18,10 @@ from psycopg import pq, sql
 
 import langgraph_durable
 from langgraph_durable._checkpoints.put import add_values, writes_row
+from langgraph_durable._checkpoints.read import checkpoint_key
 from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.rows import WriteRow
-from langgraph_durable._postgres.batch import SentRow, gather
-from langgraph_durable._postgres.statement import RowsStatement, Statement, render
+from langgraph_durable._postgres.statement import RowsStatement, SentRow, Statement, gather, render
 from langgraph_durable._segments.values import EncodedValue
 from langgraph_durable.schema import DEFAULT_SCHEMA
 from tests.conftest import Databases
@@ -41,7 +42,7 @@ def find_statements() -> dict[str, Statement]:
             if isinstance(value, Statement):
                 forms = {name: value}
             elif isinstance(value, RowsStatement):
-                forms = {f"{name}.one": value.one, f"{name}.many": value.many}
+                forms = {f"{name}.many": value.many} | ({f"{name}.one": value.one} if value.one else {})
             for form, statement in forms.items():
                 assert found.setdefault(form, statement) is statement, f"two statements are named {form}"
     return found
@@ -188,6 +189,10 @@ def _one(make: Callable[[str, int], SentRow]) -> Callable[[str, int], Any]:
     return lambda thread_id, number: make(thread_id, number).params()
 
 
+def _one_as_json(make: Callable[[str, int], SentRow]) -> Callable[[str, int], Any]:
+    return lambda thread_id, number: gather([make(thread_id, number)])
+
+
 def _many(make: Callable[[str, int], SentRow]) -> Callable[[str, int], Any]:
     """Thirty rows, of which the first has the most to look through."""
     return lambda thread_id, number: gather(
@@ -211,10 +216,6 @@ def _listing(thread_id: str, number: int) -> dict[str, Any]:
     }
 
 
-def _by_id(thread_id: str, number: int) -> dict[str, Any]:
-    return {"thread": thread_id, "ns": "", "id": f"id-{number}"}
-
-
 def _by_ulid(thread_id: str, number: int) -> dict[str, Any]:
     return {"thread_id": thread_id, "checkpoint_ns": "", "id": "id-none", "ulid": f"{number:032x}"}
 
@@ -223,18 +224,18 @@ def _history(thread_id: str, number: int, channel: str = "a") -> dict[str, Any]:
     return {"thread": thread_id, "ns": "", "id": f"id-{number}", "channels": [channel]}
 
 
-# name -> its parameters, how many of our rows it may look at, and how many buffers it may touch. A page of 64
-# checkpoints has 128 values and 192 writes.
+# name, and perhaps of what -> its parameters, how many of our rows it may look at, and how many buffers it may touch. A
+# page of 64 checkpoints has 128 values and 192 writes.
 HOT: Mapping[str, tuple[Any, int, int]] = {
-    "PUT_CHECKPOINTS.one": (_one(_checkpoint), 10, 120),
+    "PUT_CHECKPOINTS.many of one": (_one_as_json(_checkpoint), 10, 120),
     "PUT_CHECKPOINTS.many": (_many(_checkpoint), 30 * 10, 30 * 120),
     "PUT_WRITES_FIRST_WINS.one": (_one(_writes), 4, 60),
     "PUT_WRITES_FIRST_WINS.many": (_many(_writes), 30 * 4, 30 * 60),
     "PUT_WRITES_LAST_WINS.one": (_one(_writes), 4, 60),
     "PUT_WRITES_LAST_WINS.many": (_many(_writes), 30 * 4, 30 * 60),
-    "GET_LATEST": (lambda thread_id, _: (thread_id, ""), 10, 60),
-    "GET_BY_ID": (_by_id, 10, 60),
-    "GET_BY_ID_OR_ANCESTOR": (_by_id, 10, 60),
+    "GET_CHECKPOINT of latest": (lambda thread_id, _: checkpoint_key(thread_id, "", None), 10, 60),
+    "GET_CHECKPOINT by id": (lambda t, n: checkpoint_key(t, "", f"id-{n}"), 10, 60),
+    "GET_CHECKPOINT by id or ancestor": (lambda t, n: checkpoint_key(t, "", f"id-{n}", True), 10, 60),
     "LIST_NAMESPACE": (_listing, 64 * 8, 64 * 8 * 4),
     # No index orders a thread's checkpoints across its namespaces, so all of them are looked at.
     "LIST_THREAD": (_listing, HUGE + 64 * 8, 64 * 8 * 4),
@@ -254,7 +255,10 @@ HOT: Mapping[str, tuple[Any, int, int]] = {
 
 def plan_of(connection: psycopg.Connection[Any], name: str, values: Any) -> dict[str, Any]:
     """Run a statement prepared by hand, take back what it did, and return its plan."""
-    query = render(STATEMENTS[name], DEFAULT_SCHEMA)
+    statement = STATEMENTS[name.split()[0]]
+    query = render(statement, DEFAULT_SCHEMA)
+    if "_v1(" in statement.text:
+        return plan_inside_function(connection, query.query, query.arguments(values))
     literals = sql.SQL(", ").join(sql.Literal(argument) for argument in query.arguments(values))
     connection.execute("DEALLOCATE ALL")
     connection.execute(b"PREPARE probed AS " + query.query)
@@ -265,6 +269,31 @@ def plan_of(connection: psycopg.Connection[Any], name: str, values: Any) -> dict
         connection.rollback()
     assert row is not None
     plan: dict[str, Any] = row[0][0]["Plan"]
+    return plan
+
+
+def plan_inside_function(
+    connection: psycopg.Connection[Any], call: bytes, arguments: Sequence[Any]
+) -> dict[str, Any]:
+    """Call a function, take back what it did, and return the plan of the statement whose rows it returned."""
+    plans: list[dict[str, Any]] = []
+
+    def keep(notice: psycopg.errors.Diagnostic) -> None:
+        _, found, plan = (notice.message_primary or "").partition("plan:\n")
+        plans.extend([json.loads(plan)] if found else [])
+
+    connection.add_notice_handler(keep)
+    connection.execute("LOAD 'auto_explain'")
+    settings = ("log_min_duration = 0", "log_nested_statements = on", "log_analyze = on", "log_format = json")
+    connection.execute(";".join(f"SET auto_explain.{setting}" for setting in (*settings, "log_buffers = on")))
+    connection.execute("SET client_min_messages = log")
+    try:
+        psycopg.RawCursor(connection).execute(call, arguments)
+    finally:
+        connection.rollback()
+        connection.remove_notice_handler(keep)
+    [inside] = [plan for plan in plans if plan["Query Text"].startswith("WITH ")]
+    plan: dict[str, Any] = inside["Plan"]
     return plan
 
 

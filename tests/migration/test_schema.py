@@ -55,6 +55,10 @@ CATALOG = {
         WHERE relnamespace = to_regnamespace(quote_ident(%s)) ORDER BY 1
     """,
     "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = %s ORDER BY 1",
+    "functions": """
+        SELECT proname, pg_get_functiondef(oid), proacl FROM pg_proc
+        WHERE pronamespace = to_regnamespace(quote_ident(%s)) ORDER BY 1
+    """,
     "constraints": """
         SELECT conname, contype, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = to_regnamespace(quote_ident(%s)) ORDER BY 1
@@ -427,6 +431,32 @@ async def test_the_official_savers_tables_do_not_interfere(empty_conninfo: str, 
             await drive(saver, "put", *a_put("ours"))
             await drive(saver, "delete_thread", "thread")
         assert [found.checkpoint["id"] for found in official.list(None)] == [arguments[1]["id"]]
+
+
+@pytest.mark.parametrize("name", ["Another", "it's", "x" * 70])
+async def test_a_renamed_schema_needs_setup(conninfo: str, drive: Driver, name: str) -> None:
+    """Its functions name the former schema, and would use the tables of one that is made under that name."""
+    rename = "ALTER SCHEMA langgraph_durable RENAME TO {}"
+    async with DurableSaver.from_conn_string(conninfo) as saver:
+        before = await drive(saver, "put", *a_put())
+    execute(conninfo, sql.SQL(rename).format(sql.Identifier(name)))
+    async with (
+        DurableSaver.from_conn_string(conninfo, schema=name) as renamed,
+        DurableSaver.from_conn_string(conninfo) as successor,
+    ):
+        await drive(successor, "setup")
+        for _ in range(2):
+            with pytest.raises(SchemaOutOfDateError, match=r"was renamed.*saver\.setup\(\)"):
+                await drive(renamed, "put", *a_put())
+            with pytest.raises(SchemaOutOfDateError, match="was renamed"):
+                await drive(renamed, "setup", verify_only=True)
+        await drive(renamed, "setup")
+        after = await drive(renamed, "put", *a_put(step=1))
+        assert [found.config for found in await drive(renamed, "list", None)] == [after, before]
+        assert (await drive(renamed, "get_tuple", config())).config == after
+        assert await drive(successor, "list", None) == []
+    assert [version for version, *_ in applied(conninfo, name[:63])] == [m.version for m in migrations()]
+    assert catalog(conninfo, name[:63])["columns"] == catalog(conninfo)["columns"]
 
 
 # --- landed migrations ---

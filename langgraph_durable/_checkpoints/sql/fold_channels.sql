@@ -1,5 +1,5 @@
 -- Store values of delta channels at checkpoints that had only what the channels are replayed from.
--- Parameters: the columns of {given} (FOLD_CHANNELS in put.py), and bytes; see put_checkpoints.sql.
+-- Parameters: the columns of {given} (FOLD_CHANNELS in put.py), and bytes; see put_writes_first_wins.sql.
 -- No result columns. A checkpoint that was deleted meanwhile, or has one of the values already, stays as it is.
 WITH given AS {given},
 

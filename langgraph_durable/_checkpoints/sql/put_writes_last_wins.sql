@@ -1,6 +1,7 @@
 -- Store writes of tasks. Of two writes of one task and index, the first wins, but on special channels (negative indexes)
 -- the last.
--- Parameters: the columns of {given} (see put.py), and bytes; see put_checkpoints.sql. No result columns.
+-- Parameters: the columns of {given} (see put.py), and bytes: the bytes of all rows in one string. A row's bytes begin
+-- at its `base`; columns that end in _at or _ats are places counted from there. No result columns.
 WITH given AS {given}
 INSERT INTO {schema}.writes AS stored (
     thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value

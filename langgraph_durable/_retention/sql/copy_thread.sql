@@ -43,13 +43,17 @@ WITH taken AS MATERIALIZED (
     FROM {schema}.effects e, taken WHERE scope_thread = %(source)s::text AND NOT taken
 ), e AS (
     INSERT INTO {schema}.effects (
-        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, task_id, run_id,
-        message_id, tool_call_id, tool, scope, input_hash, input_type, input, state, previous_state, generation,
+        effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, checkpoints, task_id,
+        run_id, message_id, tool_call_id, outer_id,
+        tool, scope, input_hash, input_type, input, state, previous_state, generation,
         attempts, keeps_key, note_count, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost,
         output_hash, source, error, origin, expired_at, lease_until
     )
-    SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, task_id, run_id,
-        message_id, tool_call_id, tool, scope, input_hash, input_type, input, new_state, state, generation,
+    SELECT new_id, %(target)s::text, key, vendor_seed, %(target)s::text, checkpoint_ns, checkpoint_id, checkpoints,
+        task_id, run_id, message_id, tool_call_id,
+        -- An outer effect for all threads is not copied.
+        coalesce((SELECT o.new_id FROM effect o WHERE o.effect_id = effect.outer_id), outer_id),
+        tool, scope, input_hash, input_type, input, new_state, state, generation,
         attempts, keeps_key, note_count, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost,
         output_hash, source, error, effect_id, expired_at,
         CASE WHEN new_state IN ('unknown', 'suspended') THEN least(lease_until, now()) END
@@ -60,6 +64,10 @@ WITH taken AS MATERIALIZED (
     INSERT INTO {schema}.effect_notes (effect_id, kind, task_id, fence, token)
     SELECT e.effect_id, n.kind, n.task_id, n.fence, n.token
     FROM e JOIN {schema}.effect_notes n ON n.effect_id = e.origin WHERE e.note_count > 0
+), d AS (
+    INSERT INTO {schema}.effect_deliveries (effect_id, task_id, checkpoint_ns, checkpoints, delivered_at)
+    SELECT e.effect_id, d.task_id, d.checkpoint_ns, d.checkpoints, d.delivered_at
+    FROM e JOIN {schema}.effect_deliveries d ON d.effect_id = e.origin WHERE e.note_count > 0
 ), r AS (
     INSERT INTO {schema}.effect_results
     SELECT e.effect_id, r.type, r.data FROM e JOIN {schema}.effect_results r ON r.effect_id = e.origin

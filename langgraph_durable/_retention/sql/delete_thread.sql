@@ -38,6 +38,11 @@ WITH unresolved AS MATERIALIZED (
     UPDATE {schema}.effect_events SET reason = NULL WHERE reason IS NOT NULL AND effect_id IN (
         SELECT effect_id FROM {schema}.effects WHERE thread_id = (SELECT thread_id FROM doomed)
     )
+), d AS (
+    -- Where effects were handed out is only asked as long as the checkpoints are stored.
+    DELETE FROM {schema}.effect_deliveries WHERE effect_id IN (
+        SELECT effect_id FROM {schema}.effects WHERE thread_id = (SELECT thread_id FROM doomed)
+    )
 ), p AS (
     DELETE FROM {schema}.prunes WHERE thread_id = (SELECT thread_id FROM doomed)
 ), t AS (

@@ -1,4 +1,4 @@
--- List the effects requested by the tasks of a checkpoint, oldest first.
+-- List the effects that were requested by the tasks of a checkpoint, or whose outcome was given to them, oldest first.
 --
 -- Those of a root graph's checkpoint include the effects of the subgraphs that its tasks called, as long as the
 -- subgraphs' checkpoints exist. An effect has the namespace of its task; the enclosing graphs' are its prefixes.
@@ -23,5 +23,11 @@ OR %(checkpoint_ns)s::text = '' AND e.checkpoint_id <> t.checkpoint_id AND EXIST
         AND c.checkpoint_id = e.checkpoint_id
         LIMIT 1
     ) c WHERE c.root_checkpoint_id = t.checkpoint_id
+)
+-- A delivery names the checkpoints of all graphs that lead to its task. A root graph's lists those inside subgraphs.
+OR e.note_count > 0 AND EXISTS (
+    SELECT FROM {schema}.effect_deliveries d
+    WHERE d.effect_id = e.effect_id AND d.checkpoints ->> %(checkpoint_ns)s::text = t.checkpoint_id
+    AND (%(checkpoint_ns)s::text = '' OR starts_with(d.checkpoint_ns, %(checkpoint_ns)s::text || '|'))
 )
 ORDER BY e.effect_id

@@ -3,10 +3,10 @@
 -- Python has checked that the transition exists (TRANSITIONS).
 --
 -- Parameters: effect_id, to, from (text[]), fence (NULL: any), expired (only if the lease has ended), new_owner
--- (1: the mover takes the effect over, which raises the fence; else 0), lease, task_id, run_id, source, error,
--- result_type, result, large (the result, if it goes to effect_results), result_lost, output_hash, claim_id (NULL:
--- unchanged), keeps_key, notes (JSON array of objects with kind, task_id, fence, token; NULL: none), added (their
--- number), actor, reason.
+-- (1: the mover takes the effect over, which raises the fence; else 0), lease, task_id, run_id, checkpoint_ns,
+-- checkpoint_id, checkpoints (these five NULL: unchanged), source, error, result_type, result, large (the result, if it
+-- goes to effect_results), result_lost, output_hash, claim_id (NULL: unchanged), keeps_key, notes (JSON array of
+-- objects with kind, task_id, fence, token; NULL: none), added (their number), actor, reason.
 --
 -- Columns: those of an EffectRow, after the move, but with the notes from before it. No row: the effect was not moved.
 WITH e AS (
@@ -24,6 +24,9 @@ WITH e AS (
         attempted_at = CASE WHEN %(to)s::text = 'issued' THEN now() ELSE attempted_at END,
         ended_at = CASE WHEN %(to)s::text IN ('completed', 'failed', 'abandoned') THEN now() END,
         task_id = coalesce(%(task_id)s::text, task_id), run_id = coalesce(%(run_id)s::text, run_id),
+        checkpoint_ns = coalesce(%(checkpoint_ns)s::text, checkpoint_ns),
+        checkpoint_id = coalesce(%(checkpoint_id)s::text, checkpoint_id),
+        checkpoints = coalesce(%(checkpoints)s::jsonb, checkpoints),
         source = coalesce(%(source)s::text, source), result_lost = %(result_lost)s::bool,
         -- An effect that ends after its thread was deleted stores no payloads.
         error = CASE WHEN expired_at IS NULL THEN %(error)s::text END,

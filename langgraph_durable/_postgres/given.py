@@ -1,4 +1,4 @@
-"""Sources of connections, and those that a caller passes: a pool, or one connection.
+"""Connections that a caller passes: a pool, or one connection.
 
 A passed pool is used without any lock around it. A passed connection serves one operation at a time, and work that
 failed inside the caller's transaction is not retried.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
     asynccontextmanager,
     contextmanager,
 )
@@ -23,55 +20,10 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
-from langgraph_durable._postgres.checkout import async_live_connection, live_connection
-from langgraph_durable._postgres.conninfo import PLANNING, Planning, planning_beside
+from langgraph_durable._postgres.conninfo import planning_beside
+from langgraph_durable._postgres.loop_checkout import async_live_connection
+from langgraph_durable._postgres.pools import AsyncConnections, BlockingConnections, is_idle, live_connection
 from langgraph_durable.errors import InvalidConfigError, SaverClosedError
-
-
-class Connections:
-    """A source of connections, of either kind."""
-
-    planning: Planning = dict.fromkeys(PLANNING)
-    """Settings that each write makes for its transaction."""
-
-    pooled = True
-    """Whether there are several connections, none of which can be in the caller's transaction."""
-
-    def may_retry(self) -> bool:
-        """Return whether failed work may be retried: not on a connection in the caller's transaction."""
-        return True
-
-    def pool_stats(self) -> Mapping[str, int]:
-        """Return psycopg_pool's counts, summed over the pools."""
-        return {}
-
-    def parameters(self) -> Mapping[str, Any]:
-        """Return the connection parameters that are known without connecting."""
-        return {}
-
-
-class BlockingConnections(Connections, ABC):
-    """A source of blocking connections."""
-
-    @abstractmethod
-    def checkout(self) -> AbstractContextManager[Connection[Any]]:
-        """Lend a connection. It must not be held across a yield to the caller."""
-
-    def in_transaction(self) -> bool:
-        """Return whether statements would be part of the caller's transaction."""
-        return False
-
-
-class AsyncConnections(Connections, ABC):
-    """A source of asyncio connections."""
-
-    @abstractmethod
-    def checkout(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
-        """Lend a connection of the running event loop."""
-
-    async def in_transaction(self) -> bool:
-        """Return whether statements would be part of the caller's transaction."""
-        return False
 
 
 class GivenPool(BlockingConnections):
@@ -242,11 +194,6 @@ def _options_of(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> str | N
 def _is_in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     status = connection.pgconn.transaction_status
     return status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
-
-
-def is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Return whether a connection is usable and not in a transaction."""
-    return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
 
 
 def _require_open(connection: Connection[Any] | AsyncConnection[Any]) -> None:
