@@ -11,8 +11,8 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Check
 
 from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.decoding import decode_ancestor, decode_checkpoint
-from langgraph_durable._checkpoints.read import GET_BY_ID_OR_ANCESTOR, read_page
-from langgraph_durable._checkpoints.refs import config_of
+from langgraph_durable._checkpoints.read import get_checkpoint
+from langgraph_durable._checkpoints.refs import CheckpointRef, config_of
 from langgraph_durable._checkpoints.rows import StoredCheckpoint, StoredWrite
 from langgraph_durable._checkpoints.serialization import decode
 from langgraph_durable._metrics import measured
@@ -101,10 +101,10 @@ class _ThreadExport:
         """Export the checkpoints, with those that are left of pruned ones, since delta channels need them."""
         rows = await self._db.fetch(EXPORT_NODES, {"thread": self._thread_id})
         for node in (Node(*row) for row in rows):
-            key = {"thread": self._thread_id, "ns": node.checkpoint_ns, "id": node.checkpoint_id}
-            page = await read_page(self._db, self._codec, GET_BY_ID_OR_ANCESTOR, key)
-            if page:  # else it was deleted meanwhile
-                await self._put(page[0])
+            ref = CheckpointRef(self._thread_id, node.checkpoint_ns, node.checkpoint_id)
+            stored = await get_checkpoint(self._db, ref, self._codec, or_ancestor=True)
+            if stored is not None:  # else it was deleted meanwhile
+                await self._put(stored)
 
     async def _put(self, stored: StoredCheckpoint) -> None:
         serde = self._codec.serde
