@@ -55,8 +55,9 @@ SOAK_SECONDS ?= 600
 soak: $(VENV)/dev.installed ## ten minutes of 200 graphs, cancellations, killed connections and two restarts
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/acceptance/test_soak.py -s
 
-nightly: $(VENV)/dev.installed ## the longer forms: properties with more examples, the kill matrix, the soak
+nightly: $(VENV)/dev.installed ## the longer forms: properties with more examples, imports of releases, the kill matrix, the soak
 	DURABLE_EXAMPLES=$${DURABLE_EXAMPLES:-3000} $(BIN)/python -m pytest tests/property
+	$(BIN)/python -m pytest -m slow tests/transfer
 	$(MAKE) torture soak
 
 check: $(VENV)/dev.installed ## ruff, mypy --strict, pyright, import rules, vocabulary

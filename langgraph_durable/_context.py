@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_durable._checkpoints.codec import Codec
 from langgraph_durable._checkpoints.known import KnownCheckpoints
 from langgraph_durable._metrics import Metrics, MetricSources
-from langgraph_durable._postgres.database import DatabaseSettings, SchemaCheck
+from langgraph_durable._postgres.database import Database, DatabaseSettings, SchemaCheck
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.group_waiters import GroupCommitters
 from langgraph_durable._postgres.migrate import check_schema
@@ -74,6 +78,32 @@ class SaverOptions:
         )
 
 
+class FallbackSaver(Protocol):
+    """Another saver, from which threads that are unknown here are imported when they are first used."""
+
+    def allow(self, types: Collection[tuple[str, ...]]) -> None:
+        """Let it load types of a graph's state in strict mode."""
+        ...
+
+    async def get_tuple(
+        self, db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
+    ) -> CheckpointTuple | None:
+        """Return a checkpoint, after importing its thread if it is unknown here."""
+        ...
+
+    async def import_unknown(self, db: Database, codec: Codec, thread_id: str, *, writes: bool) -> None:
+        """Import a thread that is unknown here, before it is listed, copied, pruned, or written."""
+        ...
+
+    async def delete_thread(self, db: Database, thread_id: str) -> None:
+        """Delete a thread there."""
+        ...
+
+    async def delete_for_runs(self, db: Database, run_ids: Sequence[str]) -> None:
+        """Delete runs there, if it can do that."""
+        ...
+
+
 class SaverContext:
     """Everything of a saver but its serializer.
 
@@ -107,6 +137,7 @@ class SaverContext:
             self.metrics,
             committers,
         )
+        self.fallback: FallbackSaver | None = None
         self.parts: dict[str, Any] = {}
         """Objects that exist once for a saver and its clones: the effect log."""
 

@@ -1,20 +1,26 @@
-"""The base of DurableSaver's class: its context, its lifetime, and its set-up."""
+"""The base of DurableSaver's class: its context, lifetime, set-up and delta channels."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, cast
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from typing_extensions import Self
 
 from langgraph_durable._checkpoints.codec import Codec
+from langgraph_durable._checkpoints.history import get_delta_channel_history
+from langgraph_durable._checkpoints.listing import Listing
+from langgraph_durable._checkpoints.read import get_tuple
+from langgraph_durable._checkpoints.refs import checkpoint_ref
 from langgraph_durable._context import SaverContext
-from langgraph_durable._postgres.database import run_sync
+from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.migrate import set_up
+from langgraph_durable._validation import require_thread_id
 
 
 class SaverMethods(BaseCheckpointSaver[str]):
@@ -49,6 +55,54 @@ class SaverMethods(BaseCheckpointSaver[str]):
             self.serde, options.indexed_metadata, options.segment_key, context.segments, options.tuning
         )
 
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[str]:
+        """Return a clone that may load the types of a graph's state in strict mode, also from the fallback saver."""
+        if (fallback := self._context.fallback) is not None:
+            fallback.allow(extra_allowlist)
+        return super().with_allowlist(extra_allowlist)
+
+    # --- the fallback saver ---
+
+    async def _get_tuple(self, db: Database, config: RunnableConfig) -> CheckpointTuple | None:
+        known = self._context.known
+        if (fallback := self._context.fallback) is None:
+            return await get_tuple(db, self._codec, known, config)
+        return await fallback.get_tuple(db, self._codec, known, config)
+
+    def _import_before_write(self, config: RunnableConfig) -> None:
+        if (fallback := self._context.fallback) is not None:
+            thread_id = checkpoint_ref(config).thread_id
+            run_sync(fallback.import_unknown(self._db, self._codec, thread_id, writes=True))
+
+    async def _aimport_before_write(self, config: RunnableConfig) -> None:
+        if (fallback := self._context.fallback) is not None:
+            thread_id = checkpoint_ref(config).thread_id
+            await fallback.import_unknown(self._adb, self._codec, thread_id, writes=True)
+
+    async def _import_unknown(self, db: Database, thread_ids: Iterable[str]) -> None:
+        if (fallback := self._context.fallback) is not None:
+            for thread_id in thread_ids:
+                await fallback.import_unknown(db, self._codec, require_thread_id(thread_id), writes=False)
+
+    def _iterate(self, listing: Listing) -> Iterator[CheckpointTuple]:
+        if self._context.fallback is None or listing.thread_id is None:
+            return listing.iterate(self._db)
+        return self._import_and_iterate(listing, listing.thread_id)
+
+    def _import_and_iterate(self, listing: Listing, thread_id: str) -> Iterator[CheckpointTuple]:
+        run_sync(self._import_unknown(self._db, [thread_id]))
+        yield from listing.iterate(self._db)
+
+    def _aiterate(self, listing: Listing) -> AsyncIterator[CheckpointTuple]:
+        if self._context.fallback is None or listing.thread_id is None:
+            return listing.aiterate(self._adb)
+        return self._import_and_aiterate(listing, listing.thread_id)
+
+    async def _import_and_aiterate(self, listing: Listing, thread_id: str) -> AsyncIterator[CheckpointTuple]:
+        await self._import_unknown(self._adb, [thread_id])
+        async for found in listing.aiterate(self._adb):
+            yield found
+
     # --- lifetime ---
 
     def close(self) -> None:
@@ -76,6 +130,32 @@ class SaverMethods(BaseCheckpointSaver[str]):
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    # --- delta channels ---
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what delta channels are replayed from at the checkpoint that `config` names.
+
+        Returns:
+            For each channel the writes of the checkpoint's ancestors, oldest first, from the nearest ancestor
+            that has the channel's value; that value is its `seed`, absent if no ancestor has one.
+
+        Raises:
+            TypeError: `channels` is one str.
+            InvalidConfigError: `config` names no thread.
+            CheckpointCorruptedError: A stored row is missing or cannot be read; the message says which.
+
+        Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments must be fetched.
+        """
+        return run_sync(get_delta_channel_history(self._db, self._codec, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what delta channels are replayed from; see `get_delta_channel_history`."""
+        return await get_delta_channel_history(self._adb, self._codec, config, channels)
 
     # --- set-up ---
 

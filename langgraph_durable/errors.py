@@ -9,7 +9,8 @@
     ├── ThreadDeletedError          the thread was deleted during the run
     ├── ParentPrunedError           the parent of a checkpoint was pruned
     ├── ParentMissingError          the parent of a checkpoint is not stored
-    ├── ThreadExistsError           the target of a copy already has checkpoints
+    ├── ThreadExistsError           the target of a copy or an import already has checkpoints
+    ├── ImportFailedError           the source of an import cannot be read
     ├── CompactionRefusedError      compaction would change the state of a thread
     ├── PruneFailedError            some threads could not be pruned; it carries the report of the others
     ├── SaverClosedError            the saver, or a pool passed to it, was closed
@@ -48,6 +49,7 @@ __all__ = [
     "EffectUnknownError",
     "EffectUnresolvedError",
     "EmbeddedPostgresError",
+    "ImportFailedError",
     "InvalidConfigError",
     "ParentMissingError",
     "ParentPrunedError",
@@ -103,7 +105,14 @@ class ParentMissingError(DurableError):
 
 
 class ThreadExistsError(DurableError):
-    """The target of a copy already has checkpoints; nothing was copied."""
+    """The target of a copy or an import already has checkpoints; it was left unchanged."""
+
+
+class ImportFailedError(DurableError):
+    """The source of an import cannot be read: it cannot be reached, or its threads cannot be listed.
+
+    Also raised by the first call for a thread that the fallback saver has and that cannot be imported from it.
+    """
 
 
 class CompactionRefusedError(DurableError):

@@ -1,14 +1,17 @@
-"""What retention methods report, and what `metrics` and `storage_stats` return."""
+"""What retention and transfer methods report, and what `metrics` and `storage_stats` return."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 __all__ = [
     "DeleteReceipt",
+    "Difference",
+    "ExportReport",
+    "ImportReport",
     "Latency",
     "PruneAllReport",
     "PruneProgress",
@@ -17,6 +20,8 @@ __all__ = [
     "SaverMetrics",
     "StorageStats",
     "TableStorage",
+    "TransferProgress",
+    "VerifyReport",
 ]
 
 
@@ -138,6 +143,75 @@ class PruneProgress:
     threads_seen: int
     threads_total: int
     removed: Removed = field(default_factory=lambda: Removed({}, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """How far an import, an export or a verification has come."""
+
+    thread_id: str
+    """The thread that was done last."""
+    threads_done: int
+    threads_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import stored, or, in a dry run, would store."""
+
+    threads: int
+    """Threads imported."""
+    checkpoints: int
+    writes: int
+    threads_existing: int
+    """Threads left unchanged, since they exist here: imported before, or begun here."""
+    threads_deleted: int
+    """Threads not brought back, since they were deleted here."""
+    threads_unknown: int
+    """Threads that were asked for, and that the source does not have."""
+    failures: Mapping[str, Exception]
+    """Thread id -> why it was not imported: the error names what cannot be decoded or stored."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What an export stored in the target."""
+
+    threads: int
+    checkpoints: int
+    writes: int
+    failures: Mapping[str, Exception]
+    """Thread id -> why it was not exported, or only in part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a checkpoint here differs from the source's."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a comparison of imported threads with their source found."""
+
+    threads: int
+    """Threads compared."""
+    checkpoints: int
+    differences: Sequence[Difference]
+    failures: Mapping[str, Exception]
+    """Thread id -> why it could not be compared."""
+    threads_deleted: int
+    """Threads not compared, since they were deleted here."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether everything was compared, and nothing differs."""
+        return not self.differences and not self.failures
 
 
 @dataclass(frozen=True, slots=True)

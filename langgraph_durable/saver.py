@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -12,7 +12,6 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncConnection, Connection
@@ -20,10 +19,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from typing_extensions import Self
 
 from langgraph_durable import schema as _schema
-from langgraph_durable._checkpoints.history import get_delta_channel_history
 from langgraph_durable._checkpoints.listing import Listing
 from langgraph_durable._checkpoints.put import put_checkpoint, put_writes
-from langgraph_durable._checkpoints.read import get_tuple
 from langgraph_durable._checkpoints.versions import next_version
 from langgraph_durable._context import SaverContext, SaverOptions
 from langgraph_durable._inspect.methods import InspectionMethods
@@ -33,6 +30,8 @@ from langgraph_durable._postgres.own_pools import OwnPools
 from langgraph_durable._postgres.pools import PoolSettings
 from langgraph_durable._retention.methods import RetentionMethods
 from langgraph_durable._segments.cache import DEFAULT_CACHE_BYTES
+from langgraph_durable._transfer.fallback import require_fallback
+from langgraph_durable._transfer.methods import TransferMethods
 from langgraph_durable._validation import require_pool_sizes, require_prepare_threshold, require_seconds
 from langgraph_durable.effects._lookup import log_of
 from langgraph_durable.effects.log import EffectLog
@@ -40,7 +39,7 @@ from langgraph_durable.errors import InvalidConfigError
 
 
 # Reports, where LangGraph's methods return None.
-class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[reportIncompatibleMethodOverride]
+class DurableSaver(TransferMethods, RetentionMethods, InspectionMethods):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A LangGraph checkpoint saver on Postgres: sync and async in one object.
 
     Make one with `from_conn_string`, call `setup()` once for a database, and compile graphs with it:
@@ -69,6 +68,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         segment_key: bytes | None = None,
         group_commit: bool = True,
         tuning: bool = True,
+        fallback: BaseCheckpointSaver[Any] | None = None,
     ) -> None:
         """Make a saver on your pools or connections, which you open and close.
 
@@ -90,6 +90,8 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             tuning: Whether listings and delta histories pause Python's garbage collector for the milliseconds in which
                 they decode, and listings copy messages that repeat. Off too if the environment variable
                 LANGGRAPH_DURABLE_TUNING is `off` when the saver is made.
+            fallback: The saver that you come from, which you open and close. A thread that is unknown here is imported
+                from it when it is first used, and goes on here. Deletions reach both.
 
         Raises:
             InvalidConfigError: Neither `pool` nor `async_pool` is given, or an argument cannot be used.
@@ -114,6 +116,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             given_connections(pool) if pool is not None else None,
             given_async_connections(async_pool) if async_pool is not None else None,
         )
+        self._context.fallback = require_fallback(fallback)
 
     @classmethod
     def from_conn_string(  # noqa: PLR0913 (each setting is a keyword that editors complete)
@@ -132,6 +135,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         segment_key: bytes | None = None,
         group_commit: bool = True,
         tuning: bool = True,
+        fallback: BaseCheckpointSaver[Any] | None = None,
     ) -> Self:
         """Make a saver with its own pools; usable at once, also as `with` or `async with`.
 
@@ -152,6 +156,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             segment_key: The key of the segments' names.
             group_commit: Whether writes that wait at the same time go out together.
             tuning: Whether to pause the garbage collector and copy repeated messages.
+            fallback: The saver from which unknown threads are imported.
 
         Raises:
             InvalidConfigError: An argument cannot be used.
@@ -179,6 +184,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             ),
         )
         self._context = SaverContext(options, pools.blocking, pools.asynchronous, pools)
+        self._context.fallback = require_fallback(fallback)
         return self
 
     @property
@@ -210,6 +216,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
 
         Round trips: 1; more if others deleted what this process knew to be stored.
         """
+        self._import_before_write(config)
         known = self._context.known
         return run_sync(
             put_checkpoint(self._db, self._codec, known, config, checkpoint, metadata, new_versions)
@@ -223,6 +230,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint; see `put`."""
+        await self._aimport_before_write(config)
         known = self._context.known
         return await put_checkpoint(self._adb, self._codec, known, config, checkpoint, metadata, new_versions)
 
@@ -239,6 +247,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
 
         Round trips: 1.
         """
+        self._import_before_write(config)
         known = self._context.known.writes
         run_sync(put_writes(self._db, self.serde, known, config, writes, task_id, task_path))
 
@@ -246,6 +255,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store a task's pending writes; see `put_writes`."""
+        await self._aimport_before_write(config)
         known = self._context.known.writes
         await put_writes(self._adb, self.serde, known, config, writes, task_id, task_path)
 
@@ -267,11 +277,11 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
 
         Round trips: 1; 1 more to fetch segments that this process neither put nor got.
         """
-        return run_sync(get_tuple(self._db, self._codec, self._context.known, config))
+        return run_sync(self._get_tuple(self._db, config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the latest; see `get_tuple`."""
-        return await get_tuple(self._adb, self._codec, self._context.known, config)
+        return await self._get_tuple(self._adb, config)
 
     # --- list ---
 
@@ -299,7 +309,7 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
             CheckpointCorruptedError: A stored row cannot be read; the message says which.
         """
         listing = Listing(self._codec, self._context.metrics, config, filter, before, limit)
-        return listing.iterate(self._db)
+        return self._iterate(listing)
 
     def alist(
         self,
@@ -311,33 +321,9 @@ class DurableSaver(RetentionMethods, InspectionMethods):  # pyright: ignore[repo
     ) -> AsyncIterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first; see `list`."""
         listing = Listing(self._codec, self._context.metrics, config, filter, before, limit)
-        return listing.aiterate(self._adb)
+        return self._aiterate(listing)
 
-    # --- delta channels and versions ---
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what delta channels are replayed from at the checkpoint that `config` names.
-
-        Returns:
-            For each channel the writes of the checkpoint's ancestors, oldest first, from the nearest ancestor
-            that has the channel's value; that value is its `seed`, absent if no ancestor has one.
-
-        Raises:
-            TypeError: `channels` is one str.
-            InvalidConfigError: `config` names no thread.
-            CheckpointCorruptedError: A stored row is missing or cannot be read; the message says which.
-
-        Round trips: 1, for any number of channels and ancestors; 1 more if seeds' segments must be fetched.
-        """
-        return run_sync(get_delta_channel_history(self._db, self._codec, config, channels))
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what delta channels are replayed from; see `get_delta_channel_history`."""
-        return await get_delta_channel_history(self._adb, self._codec, config, channels)
+    # --- versions ---
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return a channel's next version: the number after `current`, and a random part.

@@ -163,11 +163,15 @@ def encode_value(serde: SerializerProtocol, segment_key: bytes | None, value: An
             return segmented
         cipher, data = serde.cipher.encrypt(data)
         return EncodedValue(f"{kind}{_ENCRYPTED_MARK}{cipher}", data)
-    kind, data = encode(serde, value, what)
-    segmented = None
-    if not encrypts(serde):
-        segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, segment_key)
-    return segmented or EncodedValue(*pack((kind, data)))
+    encoded = encode(serde, value, what)
+    return EncodedValue(*encoded) if encrypts(serde) else cut_value(encoded, segment_key)
+
+
+def cut_value(encoded: Encoded, segment_key: bytes | None) -> EncodedValue:
+    """Cut a serialized value that is not encrypted into segments if it is long."""
+    kind, data = encoded
+    segmented = encode_segments(kind, kind.removeprefix(_ESCAPED), data, segment_key)
+    return segmented or EncodedValue(*pack(encoded))
 
 
 def decode_value(serde: SerializerProtocol, stored: StoredValue, what: str) -> Any:

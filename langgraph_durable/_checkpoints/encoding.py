@@ -52,12 +52,27 @@ def encode_checkpoint(
     Raises:
         UnserializableValueError: A value, named by its channel, or the metadata cannot be serialized.
     """
+    full_metadata = get_serializable_checkpoint_metadata(config, metadata)
+    return encode_row(codec, ref, checkpoint, full_metadata, new_versions)
+
+
+def encode_row(
+    codec: Codec,
+    ref: CheckpointRef,
+    checkpoint: Checkpoint,
+    full_metadata: Mapping[str, Any],
+    new_versions: ChannelVersions,
+) -> CheckpointRow:
+    """Turn a checkpoint with all of its metadata into a row; see `encode_checkpoint`.
+
+    Raises:
+        UnserializableValueError: A value, named by its channel, or the metadata cannot be serialized.
+    """
     serde = codec.serde
     checkpoint_id = require_text(checkpoint["id"], 'checkpoint["id"]')
     where = f"thread {ref.thread_id!r}, checkpoint {checkpoint_id!r}"
     inline, large = _split_values(checkpoint)
     versions = checkpoint["channel_versions"]
-    full_metadata = get_serializable_checkpoint_metadata(config, metadata)
     body_type, body = encode(serde, {**checkpoint, "channel_values": inline}, where)
     metadata_type, encoded_metadata = encode(serde, full_metadata, f"metadata of {where}")
     unmentioned = {
@@ -104,11 +119,11 @@ def _split_values(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Any
     large: dict[str, Any] = {}
     for channel, value in checkpoint["channel_values"].items():
         if channel in checkpoint["channel_versions"]:
-            (inline if _is_small(value) else large)[channel] = value
+            (inline if is_small(value) else large)[channel] = value
     return inline, large
 
 
-def _is_small(value: Any) -> bool:
+def is_small(value: Any) -> bool:
     """Return whether a value is cheaper inside its checkpoint than in a row by itself.
 
     Exact types only: an enum that is a str must come back as the enum, by way of the serializer.

@@ -74,6 +74,11 @@ class Listing:
         self._params: dict[str, Any] = {}
         self._ended = False
 
+    @property
+    def thread_id(self) -> str | None:
+        """The listed thread; None for all."""
+        return self._ref.thread_id if self._ref is not None else None
+
     def iterate(self, db: Database) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints, over a BlockingDatabase."""
         while page := run_sync(self._next_page(db)):

@@ -57,7 +57,7 @@ _VALUE_COLUMNS = {
     "segment_ats": "int[]",
     "segment_sizes": "int[]",
 }
-_WRITE_COLUMNS = {
+WRITE_COLUMNS = {
     "thread": "text",
     "ns": "text",
     "id": "text",
@@ -71,8 +71,8 @@ _WRITE_COLUMNS = {
 }
 PUT_CHECKPOINTS = RowsStatement(None, load(__package__, "put_checkpoints"))
 GET_INSIDE = load(__package__, "get_inside")
-PUT_WRITES_FIRST_WINS = load_rows(__package__, "put_writes_first_wins", _WRITE_COLUMNS)
-PUT_WRITES_LAST_WINS = load_rows(__package__, "put_writes_last_wins", _WRITE_COLUMNS)
+PUT_WRITES_FIRST_WINS = load_rows(__package__, "put_writes_first_wins", WRITE_COLUMNS)
+PUT_WRITES_LAST_WINS = load_rows(__package__, "put_writes_last_wins", WRITE_COLUMNS)
 FOLD_CHANNELS = load_rows(
     __package__, "fold_channels", {"thread": "text", "ns": "text", "id": "text", **_VALUE_COLUMNS}
 )
@@ -141,7 +141,7 @@ async def _store(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
     """
     known = cache.known(row.thread_id)
     for _ in range(_MOST_ATTEMPTS):
-        sent = _checkpoint_row(row, known)
+        sent = checkpoint_row(row, known)
         [(_, answer, missing, lacking)] = await db.write(row.thread_id, PUT_CHECKPOINTS, sent)
         verdict = Verdict(answer)
         if verdict is Verdict.STORED:
@@ -160,14 +160,15 @@ async def _store(db: Database, row: CheckpointRow, cache: SegmentCache) -> None:
             inside = await db.fetch(GET_INSIDE, key)
             row.send_inherited((inside[0][0], inside[0][1]) if inside and inside[0][0] else None, missing)
         else:
-            raise _refusal(verdict, row)
+            raise refusal(verdict, row)
     raise DurableError(
         f"checkpoint {row.checkpoint_id!r} was not stored: other processes kept deleting what it names. "
         f"Thread {row.thread_id!r}, namespace {row.checkpoint_ns!r}. Put it again once they are done."
     )
 
 
-def _refusal(verdict: Verdict, row: CheckpointRow) -> DurableError:
+def refusal(verdict: Verdict, row: CheckpointRow) -> DurableError:
+    """Return the error for a checkpoint that cannot be stored."""
     what = f"checkpoint {row.checkpoint_id!r} was not stored"
     where = f"thread {row.thread_id!r}, namespace {row.checkpoint_ns!r}"
     if verdict is Verdict.THREAD_DELETED:
@@ -235,7 +236,7 @@ async def _store_writes(
 # --- rows as they are sent ---
 
 
-def _checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
+def checkpoint_row(row: CheckpointRow, known: set[bytes]) -> SentRow:
     """Return a checkpoint with the values it sends, without the segments that are known to be stored."""
     sent = SentRow(
         {

@@ -134,6 +134,11 @@ class Database(ABC):
         self._committers = settings.committers
         self._planning = planning
 
+    @property
+    def planning(self) -> Planning:
+        """Settings that each write makes for its transaction."""
+        return self._planning
+
     async def fetch(self, statement: Statement, params: Params = None) -> list[Row]:
         """Run one statement. Round trips: 1. Transaction: its own."""
         return await self.run(lambda session: session.fetch(statement, params))

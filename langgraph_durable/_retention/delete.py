@@ -23,17 +23,19 @@ LIST_THREADS_OF_RUNS = load(__package__, "list_threads_of_runs")
 
 
 @measured("delete_thread")
-async def delete_thread(db: Database, thread_id: str, *, force: bool) -> DeleteReceipt:
+async def delete_thread(
+    db: Database, thread_id: str, *, force: bool, leaves_tombstone: bool = False
+) -> DeleteReceipt:
     """Delete a thread; see DurableSaver.delete_thread.
 
-    If the thread had checkpoints, it leaves a tombstone with the receipt's ULID.
+    If the thread had checkpoints, or with `leaves_tombstone`, it leaves a tombstone with the receipt's ULID.
 
     Raises:
         EffectUnresolvedError: The thread has unresolved effects, and `force` is false; nothing was deleted.
 
     Round trips: 1. Transaction: its own.
     """
-    return await _delete(db, require_thread_id(thread_id), force=force)
+    return await _delete(db, require_thread_id(thread_id), force=force, always=leaves_tombstone)
 
 
 async def remove_thread(db: Database, thread_id: str, *, dry_run: bool) -> Removed:
@@ -61,14 +63,14 @@ async def delete_for_runs(db: Database, codec: Codec, run_ids: Sequence[str]) ->
     await remove_from_threads(db, codec, threads, keep_other_runs(wanted), dry_run=False)
 
 
-async def _delete(db: Database, thread_id: str, *, force: bool) -> DeleteReceipt:
+async def _delete(db: Database, thread_id: str, *, force: bool, always: bool = False) -> DeleteReceipt:
     ulid = _new_ulid()
-    rows = await db.pipeline(*_calls(thread_id, ulid, force=force))
+    rows = await db.pipeline(*_calls(thread_id, ulid, force=force, always=always))
     return DeleteReceipt(thread_id, format_ulid(ulid), rows[0][3], _removed(thread_id, rows))
 
 
-def _calls(thread_id: str, ulid: uuid.UUID, *, force: bool) -> list[Call]:
-    parameters = {"thread": thread_id, "ulid": ulid, "force": force}
+def _calls(thread_id: str, ulid: uuid.UUID, *, force: bool, always: bool = False) -> list[Call]:
+    parameters = {"thread": thread_id, "ulid": ulid, "force": force, "always": always}
     return [(LOCK_THREAD, (thread_id,)), (DELETE_THREAD, parameters)]
 
 

@@ -9,15 +9,15 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_durable._methods import SaverMethods
-from langgraph_durable._postgres.database import run_sync
+from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._retention.compact import compact
 from langgraph_durable._retention.copy import copy_thread
 from langgraph_durable._retention.delete import delete_for_runs, delete_thread
-from langgraph_durable._retention.policy import require_policy, require_prune_all_policy
+from langgraph_durable._retention.policy import Policy, require_policy, require_prune_all_policy
 from langgraph_durable._retention.prune import prune
 from langgraph_durable._retention.prune_all import prune_all
 from langgraph_durable._retention.stats import storage_stats
-from langgraph_durable._validation import require_age
+from langgraph_durable._validation import require_age, require_ids
 from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.reports import DeleteReceipt, PruneAllReport, PruneProgress, PruneReport, StorageStats
 
@@ -29,7 +29,7 @@ class RetentionMethods(SaverMethods):
 
     # Intentionally returns a report where the base class returns None.
     def delete_thread(self, thread_id: str, *, force: bool = False) -> DeleteReceipt:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Delete a thread: its checkpoints, values and writes in every namespace.
+        """Delete a thread: its checkpoints, values and writes in every namespace, also from the fallback saver.
 
         An unknown thread is not an error. A run of the thread that is still going gets ThreadDeletedError at its next
         save. A run that starts from an input afterwards starts the thread afresh. Effect records are kept for
@@ -40,33 +40,47 @@ class RetentionMethods(SaverMethods):
             force: Also delete a thread with unresolved effects: those that may have happened and need a decision.
 
         Returns:
-            A receipt with the rows and bytes removed.
+            A receipt with the rows and bytes removed here.
 
         Raises:
             EffectUnresolvedError: The thread has unresolved effects, and `force` is false. Nothing was deleted.
 
         Round trips: 1.
         """
-        return run_sync(delete_thread(self._db, thread_id, force=force))
+        return run_sync(self._delete_thread(self._db, thread_id, force))
 
     async def adelete_thread(self, thread_id: str, *, force: bool = False) -> DeleteReceipt:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Delete a thread; see `delete_thread`."""
-        return await delete_thread(self._adb, thread_id, force=force)
+        return await self._delete_thread(self._adb, thread_id, force)
+
+    async def _delete_thread(self, db: Database, thread_id: str, force: bool) -> DeleteReceipt:
+        fallback = self._context.fallback
+        # With a tombstone, no process imports the thread before it is deleted from the fallback saver.
+        receipt = await delete_thread(db, thread_id, force=force, leaves_tombstone=fallback is not None)
+        if fallback is not None:
+            await fallback.delete_thread(db, receipt.thread_id)
+        return receipt
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints that runs made, in every thread and namespace.
 
-        Rows from which the delta channels of other checkpoints are replayed stay; see `prune`.
+        Rows from which the delta channels of other checkpoints are replayed stay; see `prune`. They are deleted from
+        the fallback saver, too, if it implements that.
 
         Raises:
             TypeError: `run_ids` is one str.
             InvalidConfigError: `indexed_metadata` lacks run_id, so the database cannot find the runs.
         """
-        run_sync(delete_for_runs(self._db, self._codec, run_ids))
+        run_sync(self._delete_for_runs(self._db, run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints that runs made; see `delete_for_runs`."""
-        await delete_for_runs(self._adb, self._codec, run_ids)
+        await self._delete_for_runs(self._adb, run_ids)
+
+    async def _delete_for_runs(self, db: Database, run_ids: Sequence[str]) -> None:
+        await delete_for_runs(db, self._codec, run_ids)
+        if (fallback := self._context.fallback) is not None:
+            await fallback.delete_for_runs(db, require_ids(run_ids, "run_ids"))
 
     # --- prune, compact, copy ---
 
@@ -102,7 +116,7 @@ class RetentionMethods(SaverMethods):
             PruneFailedError: Some threads could not be pruned; the others were.
         """
         policy = require_policy(strategy, keep_last, older_than)
-        return run_sync(prune(self._db, self._codec, thread_ids, policy, dry_run=dry_run))
+        return run_sync(self._prune(self._db, thread_ids, policy, dry_run))
 
     async def aprune(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -115,7 +129,19 @@ class RetentionMethods(SaverMethods):
     ) -> PruneReport:
         """Delete old checkpoints of threads; see `prune`."""
         policy = require_policy(strategy, keep_last, older_than)
-        return await prune(self._adb, self._codec, thread_ids, policy, dry_run=dry_run)
+        return await self._prune(self._adb, thread_ids, policy, dry_run)
+
+    async def _prune(
+        self, db: Database, thread_ids: Sequence[str], policy: Policy, dry_run: bool
+    ) -> PruneReport:
+        fallback = self._context.fallback if not dry_run else None
+        if fallback is not None:
+            await self._import_unknown(db, require_ids(thread_ids, "thread_ids"))
+        report = await prune(db, self._codec, thread_ids, policy, dry_run=dry_run)
+        if fallback is not None and policy.keep_last == 0:
+            for thread_id in require_ids(thread_ids, "thread_ids"):
+                await fallback.delete_thread(db, thread_id)
+        return report
 
     def compact(self, graph: Any, thread_ids: Sequence[str]) -> PruneReport:
         """Fold the delta channels of threads into snapshots, then prune each namespace to its latest checkpoint.
@@ -158,11 +184,15 @@ class RetentionMethods(SaverMethods):
 
         Round trips: 1.
         """
-        run_sync(copy_thread(self._db, source_thread_id, target_thread_id))
+        run_sync(self._copy_thread(self._db, source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread; see `copy_thread`."""
-        await copy_thread(self._adb, source_thread_id, target_thread_id)
+        await self._copy_thread(self._adb, source_thread_id, target_thread_id)
+
+    async def _copy_thread(self, db: Database, source: str, target: str) -> None:
+        await self._import_unknown(db, (source, target))
+        await copy_thread(db, source, target)
 
     def prune_all(
         self,

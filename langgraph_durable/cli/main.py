@@ -14,6 +14,7 @@ from langgraph_durable import __version__
 from langgraph_durable.cli.effects import add_effects_commands
 from langgraph_durable.cli.inspect import add_inspect_commands
 from langgraph_durable.cli.maintenance import add_maintenance_commands
+from langgraph_durable.cli.transfer import add_transfer_commands
 from langgraph_durable.errors import DurableError
 
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails, too
         return 0
-    except KeyboardInterrupt:  # each thread was pruned in a transaction, so none is half pruned
+    except KeyboardInterrupt:  # each thread is pruned or imported in one transaction
         return 130
     return status
 
@@ -43,11 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="langgraph-durable",
-        description="Set up, prune, measure and inspect the checkpoints and effects of LangGraph threads.",
+        description="Set up, prune, measure, import and inspect the checkpoints and effects of LangGraph threads.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_maintenance_commands(commands)
     add_effects_commands(commands)
     add_inspect_commands(commands)
+    add_transfer_commands(commands)
     return parser

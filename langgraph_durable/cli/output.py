@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
 from langgraph_durable._plain_json import plain
 from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.saver import DurableSaver
@@ -43,7 +45,7 @@ def add_database_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_saver(options: argparse.Namespace) -> DurableSaver:
+def open_saver(options: argparse.Namespace, serde: SerializerProtocol | None = None) -> DurableSaver:
     """Return a saver on the database and schema of a command's options.
 
     Raises:
@@ -51,7 +53,7 @@ def open_saver(options: argparse.Namespace) -> DurableSaver:
     """
     if options.database is None:
         raise InvalidConfigError("no database: pass --database CONNINFO, or set DATABASE_URL")
-    return DurableSaver.from_conn_string(options.database, schema=options.schema)
+    return DurableSaver.from_conn_string(options.database, schema=options.schema, serde=serde)
 
 
 # --- progress ---

@@ -44,8 +44,8 @@ def test_a_put_sends_the_columns_that_the_function_reads(
         sent.append(make(*args))
         return sent[-1]
 
-    make = _put._checkpoint_row
-    monkeypatch.setattr(_put, "_checkpoint_row", keep)
+    make = _put.checkpoint_row
+    monkeypatch.setattr(_put, "checkpoint_row", keep)
     saver.put(*a_put())
     saver.put(*a_put(values={}))
     for row in sent:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg import pq, sql
 
 import langgraph_durable
@@ -114,9 +115,13 @@ def test_every_file_of_a_statement_is_loaded() -> None:
 
 
 def test_every_statement_prepares(conninfo: str) -> None:
+    """Those for the tables of langgraph-checkpoint-postgres prepare on its tables."""
+    with PostgresSaver.from_conn_string(conninfo) as peer:
+        peer.setup()
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for name, statement in STATEMENTS.items():
-            query = render(statement, DEFAULT_SCHEMA)
+            of_peer = name.startswith(("SOURCE_", "SHALLOW_"))
+            query = render(statement, "public" if of_peer else DEFAULT_SCHEMA)
             result = connection.pgconn.prepare(name.encode(), query.query)
             assert result.status == pq.ExecStatus.COMMAND_OK, (name, result.get_error_message())
             described = connection.pgconn.describe_prepared(name.encode())
@@ -365,7 +370,11 @@ def test_an_inbox_page_stops_when_it_is_full(
 @pytest.mark.parametrize("thread_id", ["thread-1000", "huge"])
 def test_deleting_a_thread_finds_its_rows_by_index(filled: str, thread_id: str, mode: str) -> None:
     with psycopg.connect(filled, options=f"-c plan_cache_mode={mode}") as connection:
-        plan = plan_of(connection, "DELETE_THREAD", {"thread": thread_id, "ulid": "f" * 32, "force": False})
+        plan = plan_of(
+            connection,
+            "DELETE_THREAD",
+            {"thread": thread_id, "ulid": "f" * 32, "force": False, "always": False},
+        )
     scans = [
         node for node in nodes(plan) if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]
     ]

@@ -1,7 +1,7 @@
 -- Delete a thread, unless it has unresolved effects: their rows would never be found again. `force` deletes it anyway.
 -- Effects are kept without arguments, results, errors and notes. Their scope is renamed, so a new thread of the same id
 -- starts with no effects.
--- Parameters: thread, ulid (of the tombstone), force.
+-- Parameters: thread, ulid (of the tombstone), force, always (whether to leave a tombstone even without checkpoints).
 -- Columns: table, rows and bytes deleted, the server's time, unresolved effects (on the first row; if any, nothing was
 -- deleted).
 WITH unresolved AS MATERIALIZED (
@@ -47,7 +47,7 @@ WITH unresolved AS MATERIALIZED (
     DELETE FROM {schema}.prunes WHERE thread_id = (SELECT thread_id FROM doomed)
 ), t AS (
     INSERT INTO {schema}.tombstones (thread_id, ulid)
-    SELECT thread_id, %(ulid)s::uuid FROM doomed WHERE EXISTS (SELECT FROM c)
+    SELECT thread_id, %(ulid)s::uuid FROM doomed WHERE %(always)s::bool OR EXISTS (SELECT FROM c)
     ON CONFLICT (thread_id) DO UPDATE SET ulid = excluded.ulid, deleted_at = now()
 )
 SELECT 'checkpoints', count(*), coalesce(sum(size), 0), now(), (SELECT effects FROM unresolved) FROM c

@@ -1,0 +1,1 @@
+"""Threads that move between savers: import, the fallback saver, export, and verification."""
