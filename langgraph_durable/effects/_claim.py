@@ -78,8 +78,8 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
     require_free_loop(call)
     if call.place is not None:
         call.place.execution.take_answers(_questions.is_addressed)  # no interrupt of the body may get one
-    # Most calls are new, or replays, for which one read by key is enough.
-    known = await _store.find_completed(call.db, call.request)
+    # Replays need no more than one read by key. If the call is probably new, the claim finds what there is.
+    known = await _store.find_completed(call.db, call.request) if _may_be_replay(call) else None
     is_foreign = known is not None and needs_relation(call, known)
     if known is not None and not is_foreign and known.input_hash == call.request.input_hash:
         return await replay(call, known)
@@ -101,6 +101,10 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
                 f"the lease of {describe(attempt.row)} ended {lost} times before its body could begin. The lease is "
                 f"{call.policy.lease}. Give its policy a longer lease="
             )
+
+
+def _may_be_replay(call: EffectCall) -> bool:
+    return call.place is None or call.named or call.place.runs_again or call.request.outer_id is not None
 
 
 async def begin_in_transaction(call: EffectCall, session: Session) -> Attempt:
