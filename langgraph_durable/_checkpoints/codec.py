@@ -90,7 +90,7 @@ def encode(serde: SerializerProtocol, value: Any, what: str) -> Encoded:
         ) from exc
 
 
-def decode(serde: SerializerProtocol, encoded: Encoded, what: str) -> Any:
+def decode(serde: SerializerProtocol, encoded: Encoded, what: object) -> Any:
     """Deserialize one value.
 
     Raises:
@@ -119,7 +119,7 @@ def pack(encoded: Encoded) -> Encoded:
     return encoded if packed is None else (_COMPRESSED + kind, packed)
 
 
-def unreadable(what: str, exc: Exception) -> CheckpointCorruptedError:
+def unreadable(what: object, exc: Exception) -> CheckpointCorruptedError:
     """Return the error for stored bytes that cannot be read."""
     return CheckpointCorruptedError(
         f"cannot read {what}: {type(exc).__name__}: {exc}. The row's bytes are damaged, or were written "

@@ -31,6 +31,7 @@ from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
 from langgraph_durable.effects._stranded import require_none_stranded
+from langgraph_durable.effects._usual_moves import create_effect
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectInFlightError
 
@@ -78,8 +79,8 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
     require_free_loop(call)
     if call.place is not None:
         call.place.execution.take_answers(_questions.is_addressed)  # no interrupt of the body may get one
-    # Most calls are new, or replays, for which one read by key is enough.
-    known = await _store.find_completed(call.db, call.request)
+    # Replays need no more than one read by key. If the call is probably new, the claim finds what there is.
+    known = await _store.find_completed(call.db, call.request) if _may_be_replay(call) else None
     is_foreign = known is not None and needs_relation(call, known)
     if known is not None and not is_foreign and known.input_hash == call.request.input_hash:
         return await replay(call, known)
@@ -101,6 +102,10 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
                 f"the lease of {describe(attempt.row)} ended {lost} times before its body could begin. The lease is "
                 f"{call.policy.lease}. Give its policy a longer lease="
             )
+
+
+def _may_be_replay(call: EffectCall) -> bool:
+    return call.place is None or call.named or call.place.runs_again or call.request.outer_id is not None
 
 
 async def begin_in_transaction(call: EffectCall, session: Session) -> Attempt:
@@ -163,10 +168,11 @@ class _Wait:
 
 async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
     """Claim the effect, or follow its moves until it is completed or an error says why it cannot be claimed."""
-    wait, late = _Wait(call.policy.wait_timeout), 0
+    wait, late, may_be_new = _Wait(call.policy.wait_timeout), 0, True
     while True:
         claimed_at = time.monotonic()
-        kind, row = await _claim(call, state)
+        kind, row = await _claim(call, state, may_be_new=may_be_new)
+        may_be_new = False
         if kind is ClaimKind.CLAIMED:
             return Attempt(row, call.policy, replayed=False, claimed_at=claimed_at)
         if row.state == "failed" and _questions.was_refused(call, row):
@@ -216,7 +222,7 @@ async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | No
     return None
 
 
-async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
+async def _claim(call: EffectCall, state: State, *, may_be_new: bool) -> tuple[ClaimKind, EffectRow]:
     """Claim the effect; if cancelled meanwhile, however often, give it back, because its body never ran."""
     claim = Claim(
         _store.new_effect_id(),
@@ -231,7 +237,11 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
     cancelled = False
 
     async def send() -> None:
-        found.append(await _store.claim_effect(call.db, call.request, claim))
+        created = await create_effect(call.db, call.request, claim) if may_be_new else None
+        if created is not None:
+            found.append((ClaimKind.CLAIMED, created))
+        else:
+            found.append(await _store.claim_effect(call.db, call.request, claim))
         if cancelled:
             await give_back()
 

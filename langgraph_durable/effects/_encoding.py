@@ -33,7 +33,7 @@ def encode_result(serde: SerializerProtocol, value: Any, what: str, *, raised: b
     return (_RAISED + kind if raised else kind), data
 
 
-def decode_result(serde: SerializerProtocol, encoded: Encoded, what: str) -> tuple[Any, bool]:
+def decode_result(serde: SerializerProtocol, encoded: Encoded, what: object) -> tuple[Any, bool]:
     """Return a result as it was, and whether it was raised."""
     kind, data = encoded
     raised, kind = kind.startswith(_RAISED), kind.removeprefix(_RAISED)

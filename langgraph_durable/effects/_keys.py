@@ -22,6 +22,8 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined, to_json
 from langgraph_durable.errors import EffectError
 
 _LEFT_OUT = "<left out>"
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Types whose values JSON has as they are."""
 EMPTY_FACTORIES = (list, dict, set, tuple, frozenset)
 """Default factories that give the same value each time."""
 
@@ -50,7 +52,8 @@ def canonical(value: Any) -> str:
 
 def digest(*parts: Any) -> bytes:
     """Return the sha256 of the parts' canonical JSON, 32 bytes."""
-    return hashlib.sha256(canonical(list(parts)).encode()).digest()
+    text = _dump(parts) if all(type(part) is str for part in parts) else canonical(list(parts))
+    return hashlib.sha256(text.encode()).digest()
 
 
 def hash_arguments(tool: str, arguments: Any) -> bytes:
@@ -70,6 +73,10 @@ def idempotency_key_of(seed: bytes, generation: int) -> str:
 
 def drop_unhashable(value: Any) -> Any:
     """Return a value with placeholders for what cannot be hashed, for effects identified by `key=`."""
+    if type(value) is dict and all(
+        type(name) is str and type(part) in _SCALARS for name, part in value.items()
+    ):
+        return value
     with suppress(EffectError):
         canonical(value)
         return value
@@ -105,8 +112,7 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float, bytes, Enum, *_TAGS))
 
 
-def _dump(plain: Any) -> str:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+_dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
 
 
 def _timedelta(value: timedelta) -> list[int]:
@@ -131,7 +137,7 @@ def _encode(value: Any) -> Any:
     Raises:
         TypeError: It is or contains an iterator, a secret, a model with an excluded field, or something unknown.
     """
-    if value is None or type(value) in (str, int, float, bool):
+    if type(value) in _SCALARS:
         return value
     _require_transparent(value)
     if isinstance(value, (str, int, float)):

@@ -20,6 +20,16 @@ from langgraph_durable.effects._rows import EffectRow
 from langgraph_durable.errors import CheckpointCorruptedError
 
 
+class _ResultOf:
+    """How messages name an effect's result: formatted only if there is an error."""
+
+    def __init__(self, row: EffectRow) -> None:
+        self._row = row
+
+    def __str__(self) -> str:
+        return f"the result of {describe(self._row)}"
+
+
 async def replay(call: EffectCall, row: EffectRow, session: Session | None = None) -> Attempt:
     """Return a completed effect as an attempt that has its result.
 
@@ -39,8 +49,7 @@ async def replay(call: EffectCall, row: EffectRow, session: Session | None = Non
             "run again"
         )
     if encoded is not None:
-        what = f"the result of {describe(row)}"
-        attempt.value, attempt.raises = decode_result(call.serde, encoded, what)
+        attempt.value, attempt.raises = decode_result(call.serde, encoded, _ResultOf(row))
     return attempt
 
 

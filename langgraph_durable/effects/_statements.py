@@ -23,7 +23,9 @@ def _load(name: str) -> Statement:
 
 
 CLAIM = _load("claim")
+CREATE = _load("create")
 MOVE = _load("move")
+COMPLETE = _load("complete")
 RESTORE_RESULT = _load("restore_result")
 RECORD_REFUSAL = _load("record_refusal")
 RENEW = _load("renew_leases")

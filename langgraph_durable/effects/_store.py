@@ -28,7 +28,8 @@ from langgraph_durable.effects._rows import (
 from langgraph_durable.effects.records import TRANSITIONS
 from langgraph_durable.errors import CheckpointCorruptedError, EffectInFlightError
 
-_INLINE_BYTES = 1 << 20
+INLINE_BYTES = 1 << 20
+"""The size above which a result is stored apart from its effect."""
 _CLAIM_ATTEMPTS = 100
 """Usually one. Another one follows if another process creates the effect between the snapshot and the write."""
 
@@ -55,7 +56,7 @@ async def claim_effect(
 
     Round trips: 1; 2 if another process creates the effect at the same time. Transaction: its own.
     """
-    params = _claim_params(request, claim)
+    params = claim_params(request, claim)
     for _ in range(_CLAIM_ATTEMPTS):
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
@@ -66,7 +67,8 @@ async def claim_effect(
     )
 
 
-def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
+def claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
+    """Return the parameters of a claim."""
     scope_thread = scope_thread_of(request)
     return {
         **request_params(request),
@@ -141,7 +143,7 @@ async def move_effect(
     outcome, origins = transition.outcome, transition.origins
     assert all(outcome.state in TRANSITIONS[origin] for origin in origins), transition  # noqa: S101 (no input leads here)
     result_type, data = outcome.result or (None, None)
-    is_large = data is not None and len(data) > _INLINE_BYTES
+    is_large = data is not None and len(data) > INLINE_BYTES
     rows = await db.fetch(
         sql.MOVE,
         {
@@ -216,7 +218,7 @@ async def restore_result(
     Round trips: 1. Transaction: its own.
     """
     kind, data = result
-    is_large = len(data) > _INLINE_BYTES
+    is_large = len(data) > INLINE_BYTES
     params = {
         "effect_id": effect_id,
         "result_type": kind,

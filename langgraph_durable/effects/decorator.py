@@ -139,6 +139,7 @@ class _EffectFunction:
         self.function = function
         self.policy = policy
         self.key = key
+        self.key_takes = _names_taken_by(key) if callable(key) else ()
         self.log = log
         self.name = name
         self.parameters = Parameters(function)
@@ -293,7 +294,7 @@ class _EffectFunction:
             return None
         key: Any = self.key
         if callable(key):
-            takes = _names_taken_by(key)
+            takes = self.key_takes
             # Injected values are arguments as well, but not each function that returns a key wants them.
             key = key(
                 **{n: v for n, v in arguments.items() if n in takes or not self.parameters.is_injected(n)}

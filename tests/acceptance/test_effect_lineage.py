@@ -851,7 +851,7 @@ async def test_a_call_sends_as_many_statements_as_it_did(
     graph = paying(saver, drive, world, faults)
     statements = Statements(monkeypatch)
     await fail(drive, graph)
-    assert [s for s in statements.sent if s != "CHECKPOINT_EXISTS"] == ["FIND_COMPLETED", "CLAIM", "MOVE"]
+    assert [s for s in statements.sent if s != "CHECKPOINT_EXISTS"] == ["CREATE", "COMPLETE"]
     statements.sent.clear()
     await drive.invoke(graph, None, thread())
     assert statements.sent == ["FIND_COMPLETED"]
@@ -880,7 +880,7 @@ async def test_many_equal_calls_send_equally_many_statements(
     graph = builder.compile(checkpointer=saver)
     await drive.invoke(graph, {"out": []}, {**thread(), "recursion_limit": 100})
     assert world.done == ["ops"] * 300
-    assert set(counts[:10]) == {3}
+    assert set(counts[:10]) <= {2, 3}
     assert set(counts[10:]) <= {3, 5}
 
 

@@ -1,0 +1,111 @@
+"""The two moves that nearly every effect makes: it is created, and its owner reports that it took place.
+
+CLAIM and MOVE can do both. But the server takes twice as long to set up these long statements, so they are for the
+other cases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph_durable._postgres.database import Database
+from langgraph_durable.effects import _statements as sql
+from langgraph_durable.effects._rows import Claim, EffectRequest, EffectRow, Transition
+from langgraph_durable.effects._store import INLINE_BYTES, claim_params, move_effect
+
+
+async def create_effect(db: Database, request: EffectRequest, claim: Claim) -> EffectRow | None:
+    """Create an effect, claimed.
+
+    Returns:
+        The effect, or None if it exists, or one that may be the same: `claim_effect` finds out.
+
+    Round trips: 1. Transaction: its own.
+    """
+    params: dict[str, Any] = claim_params(request, claim)
+    rows = await db.fetch(sql.CREATE, params)
+    if not rows:
+        return None
+    lease_until, now = rows[0]
+    return EffectRow(
+        effect_id=claim.claim_id,
+        tool=request.tool,
+        state=claim.state,
+        previous_state=None,
+        scope=request.scope,
+        thread_id=request.thread_id,
+        checkpoint_ns=request.checkpoint_ns,
+        checkpoint_id=request.checkpoint_id,
+        task_id=request.task_id,
+        run_id=request.run_id,
+        message_id=request.message_id,
+        tool_call_id=request.tool_call_id,
+        attempts=1,
+        generation=0,
+        fence=1,
+        owner=claim.owner,
+        first_attempt_at=now,
+        attempted_at=now,
+        ended_at=None,
+        source=None,
+        error=None,
+        result_lost=False,
+        key=request.key,
+        vendor_seed=params["vendor_seed"],
+        input_hash=request.input_hash,
+        input_type=params["input_type"],
+        input=params["input"],
+        result_type=None,
+        result=None,
+        output_hash=None,
+        lease_until=lease_until,
+        expired_at=None,
+        claim_id=None,
+        keeps_key=False,
+        now=now,
+        note_count=0,
+        notes=frozenset(),
+    )
+
+
+async def move_owned(db: Database, row: EffectRow, transition: Transition) -> EffectRow | None:
+    """Move an effect as its owner; see `move_effect`.
+
+    Round trips: 1. Transaction: its own.
+    """
+    outcome = transition.outcome
+    is_usual = outcome.state == "completed" and outcome.source == "executed" and not transition.notes
+    if not is_usual or outcome.result is None or len(outcome.result[1]) > INLINE_BYTES:
+        return await move_effect(db, row.effect_id, transition)
+    result_type, result = outcome.result
+    rows = await db.fetch(
+        sql.COMPLETE,
+        {
+            "effect_id": row.effect_id,
+            "from": list(transition.origins),
+            "fence": transition.fence,
+            "result_type": result_type,
+            "result": result,
+            "output_hash": outcome.output_hash,
+            "actor": transition.actor,
+            "reason": transition.reason,
+        },
+    )
+    if not rows:
+        return None
+    previous_state, expired_at, now = rows[0]
+    is_kept = expired_at is None
+    return row._replace(
+        state="completed",
+        previous_state=previous_state,
+        source="executed",
+        ended_at=now,
+        error=None,
+        result_lost=False,
+        result_type=result_type if is_kept else None,
+        result=result if is_kept else None,
+        output_hash=outcome.output_hash,
+        lease_until=None,
+        expired_at=expired_at,
+        now=now,
+    )
