@@ -31,7 +31,6 @@ from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
 from langgraph_durable.effects._stranded import require_none_stranded
-from langgraph_durable.effects._usual_moves import create_effect
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectInFlightError
 
@@ -232,16 +231,13 @@ async def _claim(call: EffectCall, state: State, *, may_be_new: bool) -> tuple[C
         check_duplicates=not (call.named or call.policy.idempotent),
         resumes=call.resumes,
         check_candidates=call.takes_candidates and _may_have_candidates(call),
+        may_be_new=may_be_new,
     )
     found: list[tuple[ClaimKind, EffectRow]] = []
     cancelled = False
 
     async def send() -> None:
-        created = await create_effect(call.db, call.request, claim) if may_be_new else None
-        if created is not None:
-            found.append((ClaimKind.CLAIMED, created))
-        else:
-            found.append(await _store.claim_effect(call.db, call.request, claim))
+        found.append(await _store.claim_effect(call.db, call.request, claim))
         if cancelled:
             await give_back()
 

@@ -16,7 +16,7 @@ from langgraph_durable.effects import _store
 from langgraph_durable.effects._attempt import EffectCall
 from langgraph_durable.effects._keys import digest
 from langgraph_durable.effects._location import Place
-from langgraph_durable.effects._rows import EffectRow, Relation
+from langgraph_durable.effects._rows import EffectRow, Relation, request_params, scope_thread_of
 
 _FIRST_NUMBERS = 8
 """How many effects of a family are read at first; if there are more, each time eight times as many."""
@@ -54,7 +54,7 @@ async def find_family(call: EffectCall, place: Place, family: bytes) -> list[Rel
     size = _FIRST_NUMBERS
     while True:
         keys = [numbered_key(family, number) for number in range(len(found), len(found) + size)]
-        params = {"scope_thread": _store.scope_thread_of(call.request), "keys": keys}
+        params = {"scope_thread": scope_thread_of(call.request), "keys": keys}
         rows = await call.db.fetch(sql.FIND_FAMILY, params | _place_params(call, place))
         by_key = {related.row.key: related for related in map(_related, rows)}
         for key in keys:
@@ -71,7 +71,7 @@ async def find_candidates(call: EffectCall, place: Place) -> list[Related]:
     """
     request = call.request
     params = {
-        "scope_thread": _store.scope_thread_of(request),
+        "scope_thread": scope_thread_of(request),
         "tool": request.tool,
         "input_hash": request.input_hash,
         "limit": _MOST_CANDIDATES,
@@ -89,7 +89,7 @@ async def adopt(call: EffectCall, row: EffectRow, actor: str, reason: str) -> Ef
     Round trips: 1. Transaction: its own.
     """
     params = {
-        **_store.request_params(call.request),
+        **request_params(call.request),
         "candidate": row.effect_id,
         "note_count": row.note_count,
         "effect_id": _store.new_effect_id(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -191,6 +192,7 @@ class Claim:
             unknown.
         resumes: Whether a body that waited for a human runs again although it may have sent something before.
         check_candidates: Whether a first claim stops if there are completed effects whose outcome it may be asking for.
+        may_be_new: Whether to try first to create the effect, which is cheaper where that succeeds.
     """
 
     claim_id: uuid.UUID
@@ -200,6 +202,7 @@ class Claim:
     check_duplicates: bool
     resumes: bool
     check_candidates: bool = False
+    may_be_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +256,52 @@ class Transition:
     claim_id: uuid.UUID | None = None
     keeps_key: bool = False
     notes: Sequence[Note] = ()
+
+
+# --- parameters of statements ---
+
+
+def claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
+    """Return the parameters of a claim."""
+    scope_thread = scope_thread_of(request)
+    return {
+        **request_params(request),
+        "effect_id": claim.claim_id,
+        # The idempotency key is derived from it, and another thread's is different.
+        "vendor_seed": hashlib.sha256(request.key + scope_thread.encode("utf-8", "surrogatepass")).digest(),
+        "state": claim.state,
+        "actor": claim.owner,
+        "reason": None,
+        "lease": claim.lease,
+        "check_duplicates": claim.check_duplicates,
+        "check_candidates": claim.check_candidates,
+        "resumes": claim.resumes,
+    }
+
+
+def request_params(request: EffectRequest) -> dict[str, object]:
+    """Return the parameters of a statement that creates the requested effect: its identity, arguments and place."""
+    input_type, input_ = request.encode_input() or (None, None)
+    return {
+        "scope_thread": scope_thread_of(request),
+        "key": request.key,
+        "thread_id": request.thread_id,
+        "checkpoint_ns": request.checkpoint_ns,
+        "checkpoint_id": request.checkpoint_id,
+        "checkpoints": request.checkpoints,
+        "task_id": request.task_id,
+        "run_id": request.run_id,
+        "message_id": request.message_id,
+        "tool_call_id": request.tool_call_id,
+        "outer_id": request.outer_id,
+        "tool": request.tool,
+        "scope": request.scope,
+        "input_hash": request.input_hash,
+        "input_type": input_type,
+        "input": input_,
+    }
+
+
+def scope_thread_of(request: EffectRequest) -> str:
+    """Return the thread within which the key is unique; empty for all threads."""
+    return request.thread_id or "" if request.scope in ("call", "step", "thread") else ""

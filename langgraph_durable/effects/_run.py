@@ -22,7 +22,6 @@ from langgraph_durable.effects._body import BodyTimeoutError, require_ended, run
 from langgraph_durable.effects._encoding import encode_result, hash_result
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Outcome, Transition
-from langgraph_durable.effects._usual_moves import move_owned
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectSupersededError, UnserializableValueError
@@ -228,7 +227,7 @@ async def report(call: EffectCall, attempt: Attempt, transition: Transition) -> 
         EffectSupersededError: Another owner took the effect over; the report is only in the history.
     """
     row, outcome = attempt.row, transition.outcome
-    moved = await move_owned(call.db, row, transition)
+    moved = await _store.move_effect(call.db, row.effect_id, transition, row=row)
     if moved is not None:
         attempt.row = moved
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -24,12 +23,13 @@ from langgraph_durable.effects._rows import (
     Note,
     Outcome,
     Transition,
+    claim_params,
+    scope_thread_of,
 )
+from langgraph_durable.effects._usual_moves import INLINE_BYTES, complete_effect, create_effect, is_usual
 from langgraph_durable.effects.records import TRANSITIONS
 from langgraph_durable.errors import CheckpointCorruptedError, EffectInFlightError
 
-INLINE_BYTES = 1 << 20
-"""The size above which a result is stored apart from its effect."""
 _CLAIM_ATTEMPTS = 100
 """Usually one. Another one follows if another process creates the effect between the snapshot and the write."""
 
@@ -54,9 +54,12 @@ async def claim_effect(
         CheckpointCorruptedError: The effect's row, or its duplicate's, is damaged: its end cannot be read from it.
         EffectInFlightError: The effect was neither created nor found.
 
-    Round trips: 1; 2 if another process creates the effect at the same time. Transaction: its own.
+    Round trips: 1; 2 if the effect or an equal one exists, or another process creates it at the same time. Transaction:
+    its own.
     """
     params = claim_params(request, claim)
+    if claim.may_be_new and (created := await create_effect(db, request, claim, params)) is not None:
+        return ClaimKind.CLAIMED, created
     for _ in range(_CLAIM_ATTEMPTS):
         rows = await db.fetch(sql.CLAIM, params)
         if rows:
@@ -65,52 +68,6 @@ async def claim_effect(
         f"the effect {request.tool!r} could not be claimed: {_CLAIM_ATTEMPTS} attempts neither created nor found it. "
         f"Thread: {request.thread_id!r}, task: {request.task_id!r}. Check the table for triggers, or run again"
     )
-
-
-def claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
-    """Return the parameters of a claim."""
-    scope_thread = scope_thread_of(request)
-    return {
-        **request_params(request),
-        "effect_id": claim.claim_id,
-        # The idempotency key is derived from it, and another thread's is different.
-        "vendor_seed": hashlib.sha256(request.key + scope_thread.encode("utf-8", "surrogatepass")).digest(),
-        "state": claim.state,
-        "actor": claim.owner,
-        "reason": None,
-        "lease": claim.lease,
-        "check_duplicates": claim.check_duplicates,
-        "check_candidates": claim.check_candidates,
-        "resumes": claim.resumes,
-    }
-
-
-def request_params(request: EffectRequest) -> dict[str, object]:
-    """Return the parameters of a statement that creates the requested effect: its identity, arguments and place."""
-    input_type, input_ = request.encode_input() or (None, None)
-    return {
-        "scope_thread": scope_thread_of(request),
-        "key": request.key,
-        "thread_id": request.thread_id,
-        "checkpoint_ns": request.checkpoint_ns,
-        "checkpoint_id": request.checkpoint_id,
-        "checkpoints": request.checkpoints,
-        "task_id": request.task_id,
-        "run_id": request.run_id,
-        "message_id": request.message_id,
-        "tool_call_id": request.tool_call_id,
-        "outer_id": request.outer_id,
-        "tool": request.tool,
-        "scope": request.scope,
-        "input_hash": request.input_hash,
-        "input_type": input_type,
-        "input": input_,
-    }
-
-
-def scope_thread_of(request: EffectRequest) -> str:
-    """Return the thread within which the key is unique; empty for all threads."""
-    return request.thread_id or "" if request.scope in ("call", "step", "thread") else ""
 
 
 def _found(claim: Claim, found: Row) -> tuple[ClaimKind, EffectRow]:
@@ -126,7 +83,7 @@ def _found(claim: Claim, found: Row) -> tuple[ClaimKind, EffectRow]:
 
 
 async def move_effect(
-    db: Database | Session, effect_id: uuid.UUID, transition: Transition
+    db: Database | Session, effect_id: uuid.UUID, transition: Transition, *, row: EffectRow | None = None
 ) -> EffectRow | None:
     """Move an effect to another state, if it meets the transition's conditions.
 
@@ -134,6 +91,7 @@ async def move_effect(
         db: A session to move it inside of an open transaction.
         effect_id: The effect.
         transition: The new state, and the states and the fence to move it from.
+        row: The effect as its owner knows it, which makes the usual report cheaper.
 
     Returns:
         The effect after the move, or None if it was not moved.
@@ -142,6 +100,8 @@ async def move_effect(
     """
     outcome, origins = transition.outcome, transition.origins
     assert all(outcome.state in TRANSITIONS[origin] for origin in origins), transition  # noqa: S101 (no input leads here)
+    if row is not None and is_usual(transition):
+        return await complete_effect(db, row, transition)
     result_type, data = outcome.result or (None, None)
     is_large = data is not None and len(data) > INLINE_BYTES
     rows = await db.fetch(

@@ -16,8 +16,8 @@ from langgraph_durable._checkpoints.codec import decode
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._attempt import EffectCall, describe
-from langgraph_durable.effects._rows import EffectRow
-from langgraph_durable.effects._store import effect_row, request_params
+from langgraph_durable.effects._rows import EffectRow, request_params
+from langgraph_durable.effects._store import effect_row
 from langgraph_durable.errors import CheckpointCorruptedError, EffectConflictError
 
 _TIMEOUT = 2.0

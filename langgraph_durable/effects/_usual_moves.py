@@ -6,23 +6,27 @@ other cases.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from langgraph_durable._postgres.database import Database
+from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable.effects import _statements as sql
 from langgraph_durable.effects._rows import Claim, EffectRequest, EffectRow, Transition
-from langgraph_durable.effects._store import INLINE_BYTES, claim_params, move_effect
+
+INLINE_BYTES = 1 << 20
+"""The size above which a result is stored apart from its effect."""
 
 
-async def create_effect(db: Database, request: EffectRequest, claim: Claim) -> EffectRow | None:
-    """Create an effect, claimed.
+async def create_effect(
+    db: Database | Session, request: EffectRequest, claim: Claim, params: Mapping[str, Any]
+) -> EffectRow | None:
+    """Create an effect, claimed; `params` are its claim's.
 
     Returns:
-        The effect, or None if it exists, or one that may be the same: `claim_effect` finds out.
+        The effect, or None if it exists, or one that may be the same.
 
     Round trips: 1. Transaction: its own.
     """
-    params: dict[str, Any] = claim_params(request, claim)
     rows = await db.fetch(sql.CREATE, params)
     if not rows:
         return None
@@ -68,15 +72,21 @@ async def create_effect(db: Database, request: EffectRequest, claim: Claim) -> E
     )
 
 
-async def move_owned(db: Database, row: EffectRow, transition: Transition) -> EffectRow | None:
-    """Move an effect as its owner; see `move_effect`.
+def is_usual(transition: Transition) -> bool:
+    """Return whether a transition is an owner's report that its effect took place."""
+    outcome = transition.outcome
+    if outcome.state != "completed" or outcome.source != "executed" or transition.notes:
+        return False
+    return outcome.result is not None and len(outcome.result[1]) <= INLINE_BYTES
+
+
+async def complete_effect(db: Database | Session, row: EffectRow, transition: Transition) -> EffectRow | None:
+    """Record a usual report; return the effect after it, or None if it was not moved.
 
     Round trips: 1. Transaction: its own.
     """
     outcome = transition.outcome
-    is_usual = outcome.state == "completed" and outcome.source == "executed" and not transition.notes
-    if not is_usual or outcome.result is None or len(outcome.result[1]) > INLINE_BYTES:
-        return await move_effect(db, row.effect_id, transition)
+    assert outcome.result is not None  # noqa: S101 (is_usual says so)
     result_type, result = outcome.result
     rows = await db.fetch(
         sql.COMPLETE,

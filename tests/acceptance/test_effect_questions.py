@@ -267,13 +267,15 @@ async def test_an_answer_that_could_not_be_stored_counts_when_repeated(
     for is_done in (False, True):
         failed = False
 
-        async def failing(db: Any, effect_id: Any, transition: Transition, *, is_done: bool = is_done) -> Any:
+        async def failing(
+            db: Any, effect_id: Any, transition: Transition, *, is_done: bool = is_done, **known: Any
+        ) -> Any:
             nonlocal failed
             if failed or not transition.notes:  # another move than that of the answer
-                return await move(db, effect_id, transition)
+                return await move(db, effect_id, transition, **known)
             failed = True
             if is_done:
-                await move(db, effect_id, transition)
+                await move(db, effect_id, transition, **known)
             raise RuntimeError("killed")
 
         monkeypatch.setattr(ops, "move_effect", failing)

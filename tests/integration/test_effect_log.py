@@ -1026,10 +1026,10 @@ async def test_a_decision_whose_response_was_lost_is_recognized(
 ) -> None:
     move, losses = ops.move_effect, [proxy.lose_next_answer]
 
-    async def losing(db: Any, effect_id: Any, transition: Transition) -> Any:
+    async def losing(db: Any, effect_id: Any, transition: Transition, **known: Any) -> Any:
         if transition.actor == "ann" and losses:
             losses.pop()()
-        return await move(db, effect_id, transition)
+        return await move(db, effect_id, transition, **known)
 
     monkeypatch.setattr(ops, "move_effect", losing)
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
