@@ -185,8 +185,8 @@ def test_metadata_of_early_releases_is_kept(saver: DurableSaver, source_conninfo
     """They have what the step wrote, which `put` drops today."""
     change(
         source_conninfo,
-        """UPDATE checkpoints
-        SET metadata = metadata || '{"writes": {"node": {"trail": ["x"]}}}' || jsonb_build_object('thread_id', thread_id)""",
+        """UPDATE checkpoints SET metadata = metadata || '{"writes": {"node": {"trail": ["x"]}}}'
+        || jsonb_build_object('thread_id', thread_id)""",
     )
     saver.import_from(source_conninfo)
     assert saver.verify_import(source_conninfo).is_equal
