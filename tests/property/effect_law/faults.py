@@ -69,6 +69,13 @@ def _talks(case: Case, **fields: Any) -> bool:
     return isinstance(case.program, Talk) and all(getattr(case.program, n) == v for n, v in fields.items())
 
 
+def _has_alike_calls_of_one_name(case: Case) -> bool:
+    """Return whether tools are called with equal arguments whose functions have one name."""
+    effects = {call for call in _calls(case) if not call.startswith("look:")}
+    items = [call.partition(":")[2] for call in effects]
+    return _talks(case, same_name=True) and len(set(items)) < len(items)
+
+
 def _is_refused(case: Case) -> bool:
     faults = [action.fault for action in case.actions if action.fault is not None]
     return any(fault.kind == "refuse" and fault.after for fault in faults) and not case.policy.honours_keys
@@ -85,24 +92,27 @@ def _has_equal_calls_beside_others(case: Case) -> bool:
     return any(len(nodes) > 1 and any(map(repeats, nodes)) for nodes in case.program.steps)
 
 
-_BETWEEN = "_lineage:find_candidates"
+_CANDIDATES = "_lineage:find_candidates"
 
 FAULTS = (
     RestoredFault(
         "abandoned_steps",
         "what a step carried out before it was abandoned is forgotten, and a new message has it repeated",
-        (Switch(_BETWEEN, switches.without("UNDELIVERED")),),
+        (Switch(_CANDIDATES, switches.without("UNDELIVERED")),),
+        seeds=(11,),
     ),
     RestoredFault(
         "inner_counter",
         "effects inside effects are counted in their task, so a replayed outer effect shifts the next ones",
         (Switch("_identity:_outer_of", switches.always(None)),),
         _has_inner_effects,
+        seeds=(19, 53),
     ),
     RestoredFault(
         "plain_forks",
         "a fork repeats what plain nodes and tasks did",
-        (Switch(_BETWEEN, switches.without("FORK")),),
+        (Switch(_CANDIDATES, switches.without("FORK")),),
+        seeds=(4,),
     ),
     RestoredFault(
         "retried_graphs",
@@ -114,65 +124,76 @@ FAULTS = (
             Switch("_statements:FIND_CANDIDATES", switches.changed("w.channel = '__error__'", "false")),
         ),
         lambda case: _talks(case, retry="outer"),
+        seeds=(113,),
     ),
     RestoredFault(
         "suspended_repeats",
         "a body that sent its request and then waited for a human runs again, and verify is not asked",
         (Switch("_attempt:EffectCall.resumes", lambda _: property(lambda call: True)),),
         _asks_after,
+        seeds=(123,),
     ),
     RestoredFault(
         "refused_is_failed",
         "a refused connection counts as a proof that nothing happened, although verify could be asked",
         (Switch("_run:_state_after", switches.fails_when_refused),),
         _is_refused,
+        seeds=(5,),
     ),
     RestoredFault(
         "pending_writes",
         "an effect begins before what chose its arguments is stored",
         (Switch("_barrier:_Barrier.await_writes", switches.async_nothing),),
         _chooses,
+        seeds=(19,),
     ),
     RestoredFault(
         "transient_messages",
         "a message that no checkpoint has identifies its calls",
         (Switch("_identity:_is_stored", switches.always(True)),),
         lambda case: _talks(case, shape="one node"),
+        seeds=(99,),
     ),
     RestoredFault(
         "one_message",
         "a message's id identifies its calls, however often it is carried out",
         (Switch("_lineage:needs_relation", switches.always(False)),),
         lambda case: not isinstance(case.program, Talk),
+        seeds=(2,),
     ),
     RestoredFault(
         "bounded_counters",
         "the counters of tasks live in a cache that drops them",
         (Switch("_execution:Executions.of", switches.forgetful),),
         _has_equal_calls_beside_others,
+        seeds=(122, 42),
     ),
     RestoredFault(
         "function_names",
         "tools whose functions have one name are one effect",
-        (Switch("_identity:find_tool_call", switches.without_name),),
-        lambda case: _talks(case, same_name=True),
+        (Switch("decorator:_EffectFunction._name_for", switches.by_function_name),),
+        _has_alike_calls_of_one_name,
+        seeds=(79,),
     ),
     RestoredFault(
         "hidden_arguments",
         "arguments that differ are hashed alike",
         (Switch("_keys:_require_transparent", switches.nothing),),
         _has_argument("secret"),
+        seeds=(126,),
     ),
     RestoredFault(
         "consumed_iterators",
         "hashing an iterator leaves nothing of it for the body",
         (Switch("_keys:_require_transparent", switches.nothing),),
         _has_argument("iterator"),
+        seeds=(17,),
     ),
     RestoredFault(
         "messages_without_ids",
         "calls of a message without an id are counted, so that each retry within the task is another call",
         (Switch("_identity:identify", switches.counting_calls_without_message_id),),
         lambda case: _talks(case, ids=False, retry="call"),
+        seeds=(428,),
     ),
 )

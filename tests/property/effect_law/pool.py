@@ -16,8 +16,8 @@ from tests.property.effect_law.programs import Case
 from tests.property.effect_law.running import Mutation, Verdict, run_case
 
 _PROGRAMMING_ERROR = re.compile(r"\b(Attribute|Import|Key|Name|Type)Error\b")
-_PASSES = 2
-"""How often a case must pass without a mutation before the mutation is blamed for what fails with it."""
+_RUNS = 3
+"""How often a case must pass without a mutation, and may run with it until it fails again, before that is blamed."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ def _run(case: Case, conninfo: str, mutation: Mutation | None) -> Result:
     problems = verdict.problems
     if problems and mutation is not None:
         _require_fitting(verdict)
-        if any(run_case(case, conninfo).problems for _ in range(_PASSES)):
+        fails_again = any(run_case(case, conninfo, mutation).problems for _ in range(_RUNS))
+        if not fails_again or any(run_case(case, conninfo).problems for _ in range(_RUNS)):
             problems = []  # the mutation is not to blame
     return Result(case.seed, problems, verdict.seconds, verdict.kills, verdict.stopped)
 

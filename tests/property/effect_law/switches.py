@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from langgraph_durable._postgres.statement import Statement
@@ -133,14 +133,8 @@ def forgetful(of: Any) -> Any:
     return find
 
 
-def without_name(find_tool_call: Any) -> Any:
-    """Leave out the tool's name as the model knows it."""
-
-    def find(*args: Any, **kwargs: Any) -> Any:
-        call = find_tool_call(*args, **kwargs)
-        return call and replace(call, name=None)
-
-    return find
+def by_function_name(_: Any) -> Any:
+    return lambda decorated, *args: decorated.name or decorated._own_name
 
 
 def counting_calls_without_message_id(identify: Any) -> Any:
