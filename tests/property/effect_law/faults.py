@@ -166,7 +166,7 @@ FAULTS = (
         "the counters of tasks live in a cache that drops them",
         (Switch("_execution:Executions.of", switches.forgetful),),
         _has_equal_calls_beside_others,
-        seeds=(122, 42),
+        seeds=(194, 161, 122),
     ),
     RestoredFault(
         "function_names",
