@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test oldest agent-server torture soak nightly check vocabulary docs dist bench clean
+.PHONY: help demo test oldest agent-server torture soak law nightly check vocabulary docs dist bench clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1 - /' | awk -F' - ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,11 @@ torture: $(VENV)/dev.installed ## the whole kill matrix of the effects, a table
 SOAK_SECONDS ?= 600
 soak: $(VENV)/dev.installed ## ten minutes of 200 graphs, cancellations, killed connections and two restarts
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/acceptance/test_soak.py -s
+
+PROGRAMS ?= 3000
+law: $(VENV)/dev.installed ## random programs: each effect happens as often as wanted; which program finds each fault
+	$(BIN)/python -m tests.property.effect_law --programs $(PROGRAMS) --workers $(WORKERS)
+	$(BIN)/python -m tests.property.effect_law --restore all --programs 2000 --workers $(WORKERS)
 
 nightly: $(VENV)/dev.installed ## the longer forms: properties with more examples, imports of releases, the kill matrix, the soak
 	DURABLE_EXAMPLES=$${DURABLE_EXAMPLES:-3000} $(BIN)/python -m pytest tests/property

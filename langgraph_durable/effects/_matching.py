@@ -130,6 +130,8 @@ async def wants_new_if_old(call: EffectCall, row: EffectRow) -> bool:
     if not _is_old(call, row):
         return False
     if "ask" not in (call.policy.on_unknown, call.policy.on_undelivered) or call.place is None:
+        # Once it is resolved, an effect inside another one is not looked for unless a task waits for it.
+        await _questions.note_waiting(call, row)
         raise _duplicate_error(call, row)
     return await _ask_whether_new(call, row)
 

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from tests.property.effect_law import programs  # noqa: F401 (what a case's repr is made of)
-from tests.property.effect_law.faults import FAULTS
+from tests.property.effect_law import switches
+from tests.property.effect_law.faults import FAULTS, RestoredFault
 from tests.property.effect_law.generator import case_of
+from tests.property.effect_law.model import ask, dangling_calls
 from tests.property.effect_law.oracle import wanted_by_input
 from tests.property.effect_law.programs import Action, Case, Fan, Fault, Flow, Loop, Node, Policy, Talk
 from tests.property.effect_law.shrinking import shrink
+from tests.property.effect_law.switches import Switch
 
 PROGRAMS = int(os.environ.get("DURABLE_EXAMPLES", "200"))
 ROOT = Path(__file__).parents[2]
@@ -50,6 +53,30 @@ def test_law_finds_restored_faults(conninfo: str, fault: str) -> None:
     run_law(conninfo, "--restore", fault, "--programs", "2000")
 
 
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_faults_can_be_restored_in_this_version(fault: RestoredFault) -> None:
+    fault.check()
+    assert fault.seeds
+    assert all(fault.concerns(case_of(seed)) for seed in fault.seeds)
+
+
+def test_what_is_not_there_cannot_be_switched_off() -> None:
+    for target in ("_lineage:find_candidate", "_lineages:find_candidates", "_attempt:EffectCall.resume"):
+        with pytest.raises(LookupError, match="cannot be switched off"):
+            Switch(target, switches.nothing).turn_off()
+    with pytest.raises(LookupError, match="cannot be switched off"):
+        Switch("_statements:CLAIM", switches.changed("SELECT nothing", "")).turn_off()
+    with pytest.raises(LookupError):
+        switches.without("NEPHEW")
+
+
+def test_unanswered_calls_are_seen() -> None:
+    call = {"name": "pay", "args": {}, "id": "1"}
+    ai, answer = AIMessage("", tool_calls=[call]), ToolMessage("paid", tool_call_id="1")
+    assert dangling_calls([ai, answer]) == []
+    assert dangling_calls([ai]) == dangling_calls([ai, HumanMessage("hi"), answer]) == ["1"]
+
+
 def test_a_printed_case_is_the_case() -> None:
     known = {c.__name__: c for c in (Action, Case, Fan, Fault, Flow, Loop, Node, Policy, Talk)}
     for seed in range(200):
@@ -66,6 +93,8 @@ def test_generator_has_all_kinds() -> None:
         *("input", "again", "resume", "update", "bulk", "pin", "travel", "fork")
     }
     assert {case.policy.on_fork for case in cases} == {"replay", "new", "raise"}
+    assert {case.policy.on_undelivered for case in cases} == {"replay", "ask", "raise"}
+    assert {case.policy.duplicate_window for case in cases} == {86_400.0, 0.0, None}
     assert {case.policy.unknown for case in cases} == {"verify", "ask", "raise", "retry", "idempotent"}
 
 
@@ -74,8 +103,6 @@ def test_oracle_wants_what_is_repeated_unanswered_once() -> None:
     values: dict[str, list[Any]] = {"messages": []}
     once = wanted_by_input(case, values, ("pay:tea",), 0)
     assert once == {"pay:tea": 1}
-    from tests.property.effect_law.model import ask
-
     again = wanted_by_input(case, {"messages": [ask(("pay:tea",))]}, ("pay:tea",), 0)
     assert again == {"pay:tea": 1}
 

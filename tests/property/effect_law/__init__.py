@@ -15,7 +15,9 @@ A case obeys the law if
   received and what the abandoned one wanted besides;
 - each result names the order of its caller, and no two callers on one branch have one receipt;
 - the thread can be finished, by `invoke(None)` and truthful decisions. Only on_fork="raise" and arguments that cannot
-  be hashed may stop it, with their typed errors.
+  be hashed may stop it, with their typed errors; and on_undelivered="raise" or a duplicate_window of 0, if something
+  took place whose result no state has. With on_undelivered="ask", a human answers that it is the same request;
+- a model behind EffectMiddleware sees an answer right after each of its tool calls, as providers demand.
 
 Left out, because it is a matter of opinion what is wanted then:
 
@@ -24,6 +26,7 @@ Left out, because it is a matter of opinion what is wanted then:
 - on_fork="new" together with crashes: whether the branch that crashed counts depends on when it did;
 - policies under which a vendor that ignores keys may get a request twice by design;
 - updates of a state before its input was taken in: they take the input's place;
+- on_undelivered="new": how much a step did before it was abandoned depends on when that was;
 - on_fork="ask", scope="step", scope="global" and key=: other tests cover them;
 - two processes on one thread at a time, stateful subgraphs, durability "exit", tools with streams or Commands.
 """

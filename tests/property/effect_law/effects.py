@@ -36,6 +36,8 @@ def policy_of(world: World) -> EffectPolicy:
         on_unknown=given.unknown if given.unknown in ("ask", "retry") else "raise",
         idempotent=given.unknown == "idempotent",
         on_fork=given.on_fork,
+        on_undelivered=given.on_undelivered,
+        duplicate_window=given.duplicate_window,
         scope=given.scope,
         lease=LEASE,
         wait_timeout=_WAIT,

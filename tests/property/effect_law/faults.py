@@ -1,72 +1,41 @@
 """Faults that the law must find: each is restored by switching off what mends it.
 
-A fault is only listed as possible if this version has what is switched off. `concerns` leaves out programs that cannot
-show it, to save time: the count of programs in what is printed includes them.
+`concerns` leaves out programs that cannot show a fault, to save time: the count of programs in what is printed includes
+them. `seeds` are programs that found it, to be tried first.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tests.property.effect_law.programs import Case, Flow, Talk
-
-_EFFECTS = "langgraph_durable.effects"
-
-Way = tuple[str, Callable[[Any], Any]]
-"""What is replaced (module:attribute, below the package of effects), and a function from it to its replacement."""
+from tests.property.effect_law import switches
+from tests.property.effect_law.programs import Case, Flow, Node, Talk
+from tests.property.effect_law.switches import Switch
 
 
 @dataclass(frozen=True)
 class RestoredFault:
-    """A fault, and how to restore it in this process: the first way whose target this version has."""
+    """A fault, and how to restore it in this process."""
 
     name: str
     what: str
     """What goes wrong then."""
-    ways: tuple[Way, ...]
+    switches: tuple[Switch, ...]
+    """What is switched off, all of it."""
     concerns: Callable[[Case], bool] = lambda case: True
+    seeds: tuple[int, ...] = ()
 
-    def _find(self) -> tuple[Any, str, Callable[[Any], Any]] | None:
-        for target, replacement in self.ways:
-            module, _, path = target.partition(":")
-            try:
-                owner: Any = importlib.import_module(f"{_EFFECTS}.{module}")
-                *parents, name = path.split(".")
-                for parent in parents:
-                    owner = getattr(owner, parent)
-            except (ImportError, AttributeError):
-                continue
-            if name in vars(owner):
-                return owner, name, replacement
-        return None
-
-    def is_possible(self) -> bool:
-        return self._find() is not None
+    def check(self) -> None:
+        """Raise a LookupError if this version lacks something that would be switched off."""
+        for switch in self.switches:
+            switch.replacement_of(switch.find()[1])
 
     def restore(self) -> None:
-        """Put the fault back into this process, wherever its target was imported to."""
-        found = self._find()
-        assert found is not None
-        owner, name, replacement = found
-        old = vars(owner)[name]
-        new = replacement(old)
-        setattr(owner, name, new)
-        if callable(old):
-            _replace_imported(old, new)
-
-
-def _replace_imported(old: Any, new: Any) -> None:
-    import sys
-
-    for module_name, module in list(sys.modules.items()):
-        if module_name.startswith(_EFFECTS):
-            for name, value in list(vars(module).items()):
-                if value is old:
-                    setattr(module, name, new)
+        """Put the fault back into this process."""
+        for switch in self.switches:
+            switch.turn_off()
 
 
 # --- which cases can show a fault ---
@@ -80,12 +49,16 @@ def _chooses(case: Case) -> bool:
     return isinstance(case.program, Flow) and (case.program.ask or case.program.decide)
 
 
-def _has_inner_effects(case: Case) -> bool:
+def _calls(case: Case) -> list[str]:
     if isinstance(case.program, Flow):
-        calls = [call for nodes in case.program.steps for node in nodes for call in node.calls]
-    else:
-        calls = [wish for action in case.actions for wish in action.wishes]
-    return isinstance(case.program, (Flow, Talk)) and sum(call.startswith("order") for call in calls) > 1
+        return [call for nodes in case.program.steps for node in nodes for call in node.calls]
+    return [wish for action in case.actions for wish in action.wishes]
+
+
+def _has_inner_effects(case: Case) -> bool:
+    """Return whether effects inside effects are called, and something else besides."""
+    calls = _calls(case)
+    return isinstance(case.program, (Flow, Talk)) and len(calls) > 1 and any("order:" in c for c in calls)
 
 
 def _has_argument(kind: str) -> Callable[[Case], bool]:
@@ -96,166 +69,131 @@ def _talks(case: Case, **fields: Any) -> bool:
     return isinstance(case.program, Talk) and all(getattr(case.program, n) == v for n, v in fields.items())
 
 
+def _has_alike_calls_of_one_name(case: Case) -> bool:
+    """Return whether tools are called with equal arguments whose functions have one name."""
+    effects = {call for call in _calls(case) if not call.startswith("look:")}
+    items = [call.partition(":")[2] for call in effects]
+    return _talks(case, same_name=True) and len(set(items)) < len(items)
+
+
 def _is_refused(case: Case) -> bool:
-    return any(action.fault is not None and action.fault.kind == "refuse" for action in case.actions)
+    faults = [action.fault for action in case.actions if action.fault is not None]
+    return any(fault.kind == "refuse" and fault.after for fault in faults) and not case.policy.honours_keys
 
 
-# --- replacements ---
+def _has_equal_calls_beside_others(case: Case) -> bool:
+    """Return whether a step has several nodes, and one of them makes equal calls, which must be counted."""
+
+    def repeats(node: Node) -> bool:
+        return len(set(node.calls)) < len(node.calls)
+
+    if not isinstance(case.program, Flow) or case.policy.scope != "call":
+        return False
+    return any(len(nodes) > 1 and any(map(repeats, nodes)) for nodes in case.program.steps)
 
 
-def _nothing(_: Any) -> Any:
-    return lambda *args, **kwargs: None
-
-
-def _async_nothing(_: Any) -> Any:
-    async def nothing(*args: Any, **kwargs: Any) -> None:
-        """Wait for nothing."""
-
-    return nothing
-
-
-def _always(value: Any) -> Callable[[Any], Any]:
-    return lambda _: lambda *args, **kwargs: value
-
-
-def _fails_when_refused(state_after: Any) -> Any:
-    def changed(call: Any, attempt: Any, exc: BaseException, **options: Any) -> Any:
-        if isinstance(exc, ConnectionRefusedError):
-            return "failed", True
-        return state_after(call, attempt, exc, **options)
-
-    return changed
-
-
-def _without(relation: str) -> Callable[[Any], Any]:
-    def restored(find_candidates: Any) -> Any:
-        async def find(*args: Any, **kwargs: Any) -> Any:
-            found = await find_candidates(*args, **kwargs)
-            return [related for related in found if related.relation.name != relation]
-
-        return find
-
-    return restored
-
-
-def _without_attempts(place_params: Any) -> Any:
-    def params(*args: Any, **kwargs: Any) -> Any:
-        given = place_params(*args, **kwargs)
-        return {**given, "attempts": json.dumps(type(json.loads(given["attempts"]))())}
-
-    return params
-
-
-def _forgetful(of: Any) -> Any:
-    """Forget other tasks' counters whenever a task asks for its own."""
-
-    def changed(executions: Any, scratchpad: Any, resume_map: Any) -> Any:
-        mine = getattr(scratchpad, "get_null_resume", None)
-        for key in [key for key in executions._tasks if key is not mine]:
-            executions._tasks.pop(key, None)
-        return of(executions, scratchpad, resume_map)
-
-    return changed
-
-
-def _without_name(find_tool_call: Any) -> Any:
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        call = find_tool_call(*args, **kwargs)
-        return call and replace(call, name=None)
-
-    return changed
-
-
-def _counting_calls_without_message_id(identify: Any) -> Any:
-    def changed(scope: Any, tool: Any, input_hash: Any, place: Any, call: Any) -> Any:
-        if call is not None and call.message_id is None:
-            call = None
-        return identify(scope, tool, input_hash, place, call)
-
-    return changed
-
+_CANDIDATES = "_lineage:find_candidates"
 
 FAULTS = (
     RestoredFault(
         "abandoned_steps",
         "what a step carried out before it was abandoned is forgotten, and a new message has it repeated",
-        (("_lineage:find_candidates", _without("UNDELIVERED")),),
+        (Switch(_CANDIDATES, switches.without("UNDELIVERED")),),
+        seeds=(11,),
     ),
     RestoredFault(
         "inner_counter",
         "effects inside effects are counted in their task, so a replayed outer effect shifts the next ones",
-        (("_identity:_outer_of", _always(None)),),
+        (Switch("_identity:_outer_of", switches.always(None)),),
         _has_inner_effects,
+        seeds=(19, 53),
     ),
     RestoredFault(
         "plain_forks",
         "a fork repeats what plain nodes and tasks did",
-        (("_lineage:find_candidates", _without("FORK")),),
+        (Switch(_CANDIDATES, switches.without("FORK")),),
+        seeds=(4,),
     ),
     RestoredFault(
         "retried_graphs",
         "a retried node that is or calls a graph repeats what its first attempt paid",
-        (("_lineage:_place_params", _without_attempts),),
+        (
+            Switch("_lineage:_place_params", switches.without_attempts),
+            # A graph that failed is recognized by its error too.
+            Switch("_statements:FIND_FAMILY", switches.changed("w.channel = '__error__'", "false")),
+            Switch("_statements:FIND_CANDIDATES", switches.changed("w.channel = '__error__'", "false")),
+        ),
         lambda case: _talks(case, retry="outer"),
+        seeds=(113,),
     ),
     RestoredFault(
         "suspended_repeats",
         "a body that sent its request and then waited for a human runs again, and verify is not asked",
-        (("_attempt:EffectCall.resumes", lambda _: property(lambda call: True)),),
+        (Switch("_attempt:EffectCall.resumes", lambda _: property(lambda call: True)),),
         _asks_after,
+        seeds=(123,),
     ),
     RestoredFault(
         "refused_is_failed",
         "a refused connection counts as a proof that nothing happened, although verify could be asked",
-        (("_run:_state_after", _fails_when_refused),),
+        (Switch("_run:_state_after", switches.fails_when_refused),),
         _is_refused,
+        seeds=(5,),
     ),
     RestoredFault(
         "pending_writes",
         "an effect begins before what chose its arguments is stored",
-        (("_barrier:_Barrier.await_writes", _async_nothing),),
+        (Switch("_barrier:_Barrier.await_writes", switches.async_nothing),),
         _chooses,
+        seeds=(19,),
     ),
     RestoredFault(
         "transient_messages",
         "a message that no checkpoint has identifies its calls",
-        (("_identity:_is_stored", _always(True)),),
+        (Switch("_identity:_is_stored", switches.always(True)),),
         lambda case: _talks(case, shape="one node"),
+        seeds=(99,),
     ),
     RestoredFault(
         "one_message",
         "a message's id identifies its calls, however often it is carried out",
-        (("_lineage:needs_relation", _always(False)),),
+        (Switch("_lineage:needs_relation", switches.always(False)),),
         lambda case: not isinstance(case.program, Talk),
+        seeds=(2,),
     ),
     RestoredFault(
         "bounded_counters",
         "the counters of tasks live in a cache that drops them",
-        (("_execution:Executions.of", _forgetful), ("_location:_Executions._max_size", lambda _: 1)),
-        lambda case: isinstance(case.program, Flow),
+        (Switch("_execution:Executions.of", switches.forgetful),),
+        _has_equal_calls_beside_others,
+        seeds=(194, 161, 122),
     ),
     RestoredFault(
         "function_names",
         "tools whose functions have one name are one effect",
-        (("_identity:find_tool_call", _without_name),),
-        lambda case: _talks(case, same_name=True),
+        (Switch("decorator:_EffectFunction._name_for", switches.by_function_name),),
+        _has_alike_calls_of_one_name,
+        seeds=(79,),
     ),
     RestoredFault(
         "hidden_arguments",
         "arguments that differ are hashed alike",
-        (("_keys:_require_transparent", _nothing),),
+        (Switch("_keys:_require_transparent", switches.nothing),),
         _has_argument("secret"),
+        seeds=(126,),
     ),
     RestoredFault(
         "consumed_iterators",
         "hashing an iterator leaves nothing of it for the body",
-        (("_keys:_require_transparent", _nothing),),
+        (Switch("_keys:_require_transparent", switches.nothing),),
         _has_argument("iterator"),
+        seeds=(17,),
     ),
     RestoredFault(
         "messages_without_ids",
         "calls of a message without an id are counted, so that each retry within the task is another call",
-        (("_identity:identify", _counting_calls_without_message_id),),
+        (Switch("_identity:identify", switches.counting_calls_without_message_id),),
         lambda case: _talks(case, ids=False, retry="call"),
+        seeds=(428,),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from tests.property.effect_law.programs import (
@@ -29,7 +30,7 @@ def case_of(seed: int) -> Case:
     program = _program(rng)
     policy = _policy(rng, program)
     forks = policy.on_fork != "replay"
-    return Case(
+    case = Case(
         program,
         policy,
         _forking(rng) if forks else _actions(rng, program, policy),
@@ -39,6 +40,7 @@ def case_of(seed: int) -> Case:
         slow_writes=rng.random() < 0.15,
         seed=seed,
     )
+    return replace(case, policy=_strict(rng, case))
 
 
 def _chance(rng: random.Random, probability: float) -> bool:
@@ -62,7 +64,7 @@ def _talk(rng: random.Random) -> Talk:
         retry = "outer" if shape in NESTED else "tools"
     if retry == "tools" and shape in AGENTS:
         retry = "no"
-    if shape in ("graph", "send") and _chance(rng, 0.15):
+    if shape in ("graph", "send") and _chance(rng, 0.25):
         retry = "call"
     errors = shape in ("graph", "send") and retry == "no" and _chance(rng, 0.2)
     return Talk(
@@ -81,7 +83,7 @@ def _flow(rng: random.Random) -> Flow:
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         steps.append(tuple(_node(rng) for _ in range(rng.choice((1, 1, 2)))))
     chooses = rng.choice(("ask", "decide", None, None, None, None))
-    argument: Any = rng.choices(("plain", "secret", "iterator"), (92, 4, 4))[0]
+    argument: Any = rng.choices(("plain", "secret", "iterator"), (86, 7, 7))[0]
     return Flow(
         functional=_chance(rng, 0.4),
         steps=tuple(steps),
@@ -139,13 +141,25 @@ def _policy(rng: random.Random, program: Program) -> Policy:
     return Policy(unknown, on_fork, scope, honours)
 
 
+def _strict(rng: random.Random, case: Case) -> Policy:
+    """Return a case's policy, now and then with another choice about what abandoned steps did."""
+    policy, program = case.policy, case.program
+    turns_errors_into_messages = isinstance(program, Talk) and program.errors
+    if not _chance(rng, 0.12) or policy.scope != "call" or policy.on_fork != "replay":
+        return policy
+    choice: Any = rng.choice(("replay", "ask", "raise"))
+    window = rng.choice((86_400.0, 0.0, None))
+    strict = replace(policy, on_undelivered=choice, duplicate_window=window)
+    return policy if strict.stops_duplicates and turns_errors_into_messages else strict
+
+
 # --- histories ---
 
 
 def _fault(rng: random.Random, policy: Policy) -> Fault:
     if _chance(rng, 0.35):
         return Fault("kill", "database", rng.randint(1, 30), _chance(rng, 0.5))
-    kind: Any = rng.choices(("kill", "lose", "refuse"), (75, 20, 5))[0]
+    kind: Any = rng.choices(("kill", "lose", "refuse"), (70, 20, 10))[0]
     if kind == "refuse" and policy.unknown != "verify":
         kind = "lose"
     return Fault(kind, "vendor", rng.choice((1, 1, 2, 2, 3, 4)), _chance(rng, 0.6), _chance(rng, 0.5))

@@ -73,7 +73,8 @@ def _agent(world: World, talk: Talk, saver: DurableSaver, checkpointer: Any) -> 
     if wrapped:
         policies = {"order": outer_policy(world), "look": policy_of(world).replace(read_only=True)}
         middleware.append(EffectMiddleware(saver.effects, policies, default=policy_of(world)))
-    model = ScriptedModel(serial=talk.serial)
+    # The middleware heals conversations.
+    model = ScriptedModel(serial=talk.serial, refuse=world.note_dangling if wrapped else None)
     return create_agent(model, tools, middleware=middleware, checkpointer=checkpointer)
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import AIMessage
 from langgraph.types import Command, StateUpdate
 
 from langgraph_durable import DurableSaver, Happened, NotHappened
@@ -192,6 +191,8 @@ class Actor:
         record = self._life.saver.effects.get(question["effect"])
         assert record is not None
         answer = {"effect": question["effect"], "attempts": question["attempts"]}
+        if "replay" in question["decisions"]:  # it was asked for once, and its result never came
+            return {**answer, "decision": "replay"}
         sale = self._life.world.vendor.find(record.idempotency_key)
         if sale is None:
             return {**answer, "decision": "retry"}
@@ -297,15 +298,3 @@ def _loop() -> asyncio.AbstractEventLoop:
     if not hasattr(_loops, "loop"):
         _loops.loop = asyncio.new_event_loop()
     return _loops.loop  # type: ignore[no-any-return]
-
-
-def dangling_calls(messages: list[Any]) -> list[str]:
-    """Return the ids of tool calls that no message right after them answers."""
-    unanswered: list[str] = []
-    for position, message in enumerate(messages):
-        if isinstance(message, AIMessage):
-            count = len(message.tool_calls)
-            answers = messages[position + 1 : position + 1 + count]
-            given = {getattr(answer, "tool_call_id", None) for answer in answers}
-            unanswered += [str(call["id"]) for call in message.tool_calls if call["id"] not in given]
-    return unanswered

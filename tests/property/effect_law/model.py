@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -69,10 +69,23 @@ def reply(messages: Sequence[Any], *, serial: bool, ids: bool) -> AIMessage:
     return AIMessage("", id=message_id, tool_calls=calls_for(wanted[:1] if serial else wanted))
 
 
+def dangling_calls(messages: Sequence[Any]) -> list[str]:
+    """Return the ids of tool calls that no message right after theirs answers, which providers refuse."""
+    unanswered: list[str] = []
+    for position, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            answers = messages[position + 1 : position + 1 + len(message.tool_calls)]
+            given = {getattr(answer, "tool_call_id", None) for answer in answers}
+            unanswered += [str(call["id"]) for call in message.tool_calls if call["id"] not in given]
+    return unanswered
+
+
 class ScriptedModel(BaseChatModel):
     """The same model for `create_agent`."""
 
     serial: bool = False
+    refuse: Callable[[list[str]], None] | None = None
+    """Gets the calls that a conversation leaves without an answer, if that is to be noted."""
 
     @property
     def _llm_type(self) -> str:
@@ -84,5 +97,7 @@ class ScriptedModel(BaseChatModel):
     def _generate(
         self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
+        if self.refuse is not None and (dangling := dangling_calls(messages)):
+            self.refuse(dangling)
         said = reply(messages, serial=self.serial, ids=True)
         return ChatResult(generations=[ChatGeneration(message=said)])

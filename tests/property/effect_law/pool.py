@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,11 @@ from pathlib import Path
 
 from tests.property.effect_law.generator import case_of
 from tests.property.effect_law.programs import Case
-from tests.property.effect_law.running import Mutation, run_case
+from tests.property.effect_law.running import Mutation, Verdict, run_case
+
+_PROGRAMMING_ERROR = re.compile(r"\b(Attribute|Import|Key|Name|Type)Error\b")
+_RUNS = 3
+"""How often a case must pass without a mutation, and may run with it until it fails again, before that is blamed."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,20 @@ def _work(
 def _run(case: Case, conninfo: str, mutation: Mutation | None) -> Result:
     verdict = run_case(case, conninfo, mutation)
     problems = verdict.problems
-    if problems and mutation is not None and run_case(case, conninfo).problems:
-        problems = []  # the mutation is not to blame
+    if problems and mutation is not None:
+        _require_fitting(verdict)
+        fails_again = any(run_case(case, conninfo, mutation).problems for _ in range(_RUNS))
+        if not fails_again or any(run_case(case, conninfo).problems for _ in range(_RUNS)):
+            problems = []  # the mutation is not to blame
     return Result(case.seed, problems, verdict.seconds, verdict.kills, verdict.stopped)
+
+
+def _require_fitting(verdict: Verdict) -> None:
+    """Refuse a mutation that only breaks the program: what is found then says nothing about the law."""
+    said = [str(report.get(name, "")) for report in verdict.reports for name in ("outcome", "problem")]
+    for text in (*verdict.problems, *said):
+        if _PROGRAMMING_ERROR.search(text):
+            raise RuntimeError(f"with what was switched off, seed {verdict.case.seed} does not run: {text}")
 
 
 def _read(directory: Path) -> list[Result]:

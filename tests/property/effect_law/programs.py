@@ -97,6 +97,16 @@ class Policy:
     on_fork: Literal["replay", "new", "raise"] = "replay"
     scope: Literal["call", "thread"] = "call"
     honours_keys: bool = False
+    on_undelivered: Literal["replay", "ask", "raise"] = "replay"
+    duplicate_window: float | None = 86_400.0
+    """In seconds. Histories are shorter than a day, and longer than 0."""
+
+    @property
+    def stops_duplicates(self) -> bool:
+        """Whether a call is refused that may ask for what was done in a step that was abandoned."""
+        return self.on_undelivered == "raise" or (
+            self.on_undelivered == "replay" and self.duplicate_window == 0.0
+        )
 
 
 @dataclass(frozen=True)

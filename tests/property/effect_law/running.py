@@ -80,6 +80,8 @@ def run_case(case: Case, conninfo: str, mutation: Mutation | None = None) -> Ver
         if not verdict.problems:
             for thread in threads:
                 _judge(verdict, thread, vendor.counts(thread))
+                dangling = vendor.refused(thread)
+                verdict.problems += [f"a model saw calls without an answer: {calls}" for calls in dangling]
     verdict.seconds = time.monotonic() - started
     return verdict
 
@@ -142,7 +144,7 @@ def _judge(verdict: Verdict, thread: str, sold: Counter[str]) -> None:
     if end["what"] != "end":
         verdict.problems.append(f"the history did not end: {end}")
         return
-    if _stopped_as_asked(case, reports):
+    if _stopped_as_asked(case, reports, sold):
         verdict.stopped = True
     elif not end["finished"] or end["missing"]:
         verdict.problems.append(f"stuck, missing {end['missing']}: {end['problem']}")
@@ -197,8 +199,11 @@ def _last_after(reports: list[dict[str, Any]]) -> list[str]:
     return next((r["after"] for r in reversed(reports) if r["what"] == "after"), [])
 
 
-def _stopped_as_asked(case: Case, reports: list[dict[str, Any]]) -> bool:
+def _stopped_as_asked(case: Case, reports: list[dict[str, Any]], sold: Counter[str]) -> bool:
     problem = str(reports[-1]["problem"])
+    if case.policy.stops_duplicates and problem.startswith("EffectDuplicateError"):
+        # Only what took place may stand in the way.
+        return bool(sold - oracle.count_delivered(reports[-1]["texts"]))
     if case.policy.on_fork == "raise" and problem.startswith("EffectForkedError"):
         return True
     refuses = isinstance(case.program, Flow) and case.program.argument != "plain"

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,16 @@ class Vendor:
     def sales(self) -> list[Sale]:
         with self._books() as books:
             return [Sale(*json.loads(line)) for line in books]
+
+    def refuse(self, thread: str, calls: Sequence[str]) -> None:
+        """Note that a provider would refuse a conversation, for the tool calls that it leaves without an answer."""
+        with (self.directory / f"refused-{thread}").open("a") as noted:
+            noted.write(f"{', '.join(calls)}\n")
+
+    def refused(self, thread: str) -> list[str]:
+        """Return the calls of each conversation that a provider would have refused."""
+        path = self.directory / f"refused-{thread}"
+        return path.read_text().splitlines() if path.exists() else []
 
     def find(self, key: str) -> Sale | None:
         return next((sale for sale in self.sales() if sale.key == key), None)

@@ -46,6 +46,10 @@ class World:
     def is_first(self, what: str) -> bool:
         return self.vendor.is_first(f"{thread_id()} {what}")
 
+    def note_dangling(self, calls: list[str]) -> None:
+        """Note that a model saw tool calls without an answer."""
+        self.vendor.refuse(thread_id(), calls)
+
     def _due(self, at: str) -> Fault | None:
         """Count an event, and return the fault that is due at it."""
         with self._lock:
