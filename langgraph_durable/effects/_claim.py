@@ -31,6 +31,7 @@ from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
 from langgraph_durable.effects._stranded import require_none_stranded
+from langgraph_durable.effects._suspended import declare_unknown
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectInFlightError
 
@@ -207,7 +208,7 @@ async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | No
         raise _errors.abandoned(row)
     if row.state == "unknown":
         return await _recovery.recover(call, row, wait.deadline)
-    if row.state == "suspended" and await _recovery.declare_unknown(call, row):
+    if row.state == "suspended" and await declare_unknown(call, row):
         return None
     if await _store.expire_effect(call.db, row, owner()):
         return None
