@@ -21,7 +21,8 @@ from langgraph_durable._checkpoints.put import put_writes
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable.effects import _store
 from langgraph_durable.effects._attempt import EffectCall
-from langgraph_durable.effects._location import Place, sorted_by_depth
+from langgraph_durable.effects._execution import Execution
+from langgraph_durable.effects._location import Place, find_execution, sorted_by_depth
 from langgraph_durable.effects._loops import Loop, TaskWrites, find_loops, path_text
 from langgraph_durable.errors import EffectError
 
@@ -41,8 +42,12 @@ def require_free_loop(call: EffectCall) -> None:
     Raises:
         EffectError: It is called there.
     """
-    place = call.place
-    if place is None or call.named or not isinstance(call.db, BlockingDatabase):
+    if call.place is not None and not call.named:
+        _require_free_loop(call, call.place)
+
+
+def _require_free_loop(call: EffectCall, place: Place) -> None:
+    if not isinstance(call.db, BlockingDatabase):
         return
     try:
         asyncio.get_running_loop()
@@ -69,9 +74,18 @@ async def await_stored(call: EffectCall) -> None:
     Raises:
         EffectError: They are not, and may never be.
     """
-    place = call.place
-    if place is None or call.named or call.request.outer_id is not None:  # the outer effect has waited
+    if call.place is None or call.request.outer_id is not None:  # the outer effect has waited
         return
+    if not call.named:
+        await _await_stored(call, call.place)
+    elif call.request.scope in ("thread", "global"):
+        # The key is made of arguments, which may depend on what is lost. What is never stored is not waited for.
+        with suppress(EffectError):
+            _require_free_loop(call, call.place)
+            await _await_stored(call, call.place)
+
+
+async def _await_stored(call: EffectCall, place: Place) -> None:
     if place.durability == "exit":
         raise _not_stored(call, 'runs with durability="exit", which stores its checkpoint only at the end')
     loops = find_loops(place.call)
@@ -201,13 +215,19 @@ class _Barrier:
     # --- answers ---
 
     async def _await_answers(self) -> None:
-        """Wait until the answers that the task used are stored, or store those that LangGraph has yet to."""
-        while missing := self._missing_answers():
-            loop, execution = self._loops[0], self._place.execution
-            path = path_text(loop.path_of(self._place.task_id))
+        """Wait for the answers that the task used, and those that led to it, if it was called as a function."""
+        place = self._place
+        await self._await_answers_to(place.task_id, place.execution)
+        for task_id, configurable in self._loops[0].callers_of(place.task_id):
+            await self._await_answers_to(task_id, find_execution(configurable))
+
+    async def _await_answers_to(self, task_id: str, execution: Execution) -> None:
+        """Wait until the answers that a task used are stored, or store those that LangGraph has yet to."""
+        loop = self._loops[0]
+        while missing := self._missing_answers(task_id, execution):
+            path = path_text(loop.path_of(task_id))
             if all(execution.is_mapped(answer) for answer in missing) and path is not None:
-                own = loop.key(self._place.task_id)
-                await self._put(own, [(RESUME, execution.used_answers())], path)
+                await self._put(loop.key(task_id), [(RESUME, execution.used_answers())], path)
                 return
             given = [loop.key(NULL_TASK_ID) for loop in self._loops]
             is_coming = any(self._known.writes.is_in_flight(key) for key in given)
@@ -215,14 +235,14 @@ class _Barrier:
                 for key in given:
                     if RESUME in await _store.get_write_channels(self._call.db, key):
                         return
-            await self._wait(f"a human's answer to task {self._place.task_id!r}")
+            await self._wait(f"a human's answer to task {task_id!r}")
 
-    def _missing_answers(self) -> list[Any]:
-        used = self._place.execution.used_answers()
+    def _missing_answers(self, task_id: str, execution: Execution) -> list[Any]:
+        used = execution.used_answers()
         if not used:
             return []
         known = self._known.writes
-        own = known.answers(self._loops[0].key(self._place.task_id))
+        own = known.answers(self._loops[0].key(task_id))
         given = [answer for loop in self._loops for answer in known.answers(loop.key(NULL_TASK_ID))]
         # Compared by identity and place: equal answers to two questions are two answers.
         same = 0

@@ -119,11 +119,16 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         push=_push_of(metadata.get("langgraph_path")),
         saver=configurable[_CHECKPOINTER],
         send=configurable.get(_SEND),
-        execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
+        execution=find_execution(configurable),
         runs_again=bool(configurable.get(_RESUMING)) or _attempt_number(configurable.get(_RUNTIME)) > 1,
         channels=_channels_of(configurable.get(_READ)),
         call=configurable.get(_CALL),
     )
+
+
+def find_execution(configurable: Mapping[str, Any]) -> Execution:
+    """Return the execution of the task whose config has these values."""
+    return _executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP))
 
 
 def _attempt_number(runtime: Any) -> int:
