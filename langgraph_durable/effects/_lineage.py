@@ -72,6 +72,7 @@ async def find_candidates(call: EffectCall, place: Place) -> list[Related]:
     request = call.request
     params = {
         "scope_thread": _store.scope_thread_of(request),
+        "key": request.key,
         "tool": request.tool,
         "input_hash": request.input_hash,
         "limit": _MOST_CANDIDATES,
@@ -81,10 +82,10 @@ async def find_candidates(call: EffectCall, place: Place) -> list[Related]:
 
 
 async def adopt(call: EffectCall, row: EffectRow, actor: str, reason: str) -> EffectRow | None:
-    """Create the call's effect with the outcome of a completed one, which no other call gets then.
+    """Give the call's effect, which is new or failed, the outcome of a completed one, which no other call gets then.
 
     Returns:
-        The new effect, or None if another call took that outcome, or the call has an effect.
+        The effect, or None if another call took that outcome, or the call has an effect that is not failed.
 
     Round trips: 1. Transaction: its own.
     """

@@ -132,7 +132,7 @@ def _asking_flow(
     """Return a flow that is told how much to pay, and has a task pay it."""
     if asynchronous:
 
-        @task(name="charge")
+        @task
         async def acharge(what: str) -> str:
             paid: str = await pay(what)
             return paid

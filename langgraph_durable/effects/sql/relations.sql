@@ -76,6 +76,15 @@ judged AS (
             AND coalesce((%(attempts)s::jsonb ->> m.their_graph)::int, 1)
                 < coalesce((%(attempts)s::jsonb ->> m.my_graph)::int, 1)
         THEN 'undelivered'
+        -- The node was retried, died, and begins with its first nested graph again, which had failed.
+        WHEN m.theirs = m.mine AND m.their_task = m.my_task
+            AND coalesce(substring(m.their_graph FROM '\|([0-9]+)$')::int, 0)
+                > coalesce(substring(m.my_graph FROM '\|([0-9]+)$')::int, 0)
+            AND EXISTS (
+                SELECT FROM {schema}.writes
+                WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = m.my_graph AND channel = '__error__'
+            )
+        THEN 'undelivered'
         -- A nested graph that failed gave its node nothing, even if the node caught the error and went on.
         WHEN (m.theirs = m.mine AND m.their_task = m.my_task OR step.metadata_index ->> 'source' = 'loop')
             AND m.their_graph IS NOT NULL AND EXISTS (
