@@ -68,6 +68,11 @@ class EffectCall:
         """Whether a body that waited for a human runs again although it may have sent something before."""
         return self.policy.verify is None or self.policy.idempotent
 
+    @property
+    def can_find_out(self) -> bool:
+        """Whether the provider or a human can say what became of an effect."""
+        return self.policy.verify is not None or self.policy.on_unknown in ("ask", "retry")
+
 
 def describe(row: EffectRow) -> str:
     """Return how messages name an effect."""

@@ -183,7 +183,7 @@ async def _claim_or_find(call: EffectCall, state: State) -> Attempt:
             row, relation = match
         if row.state == "unknown" and await _questions.apply_answers(call, row):
             pass  # it was moved
-        elif kind is ClaimKind.DUPLICATE and row.state != "issued":
+        elif kind is ClaimKind.DUPLICATE and row.state not in ("issued", "suspended"):
             attempt = await _recovery.check_duplicate(call, row, wait.deadline)
         else:
             _require_same_arguments(call, row)
@@ -225,6 +225,7 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
         call.policy.lease,
         check_duplicates=not (call.named or call.policy.idempotent),
         resumes=call.resumes,
+        check_suspended=call.can_find_out,
         check_candidates=call.takes_candidates and _may_have_candidates(call),
     )
     found: list[tuple[ClaimKind, EffectRow]] = []
@@ -252,8 +253,8 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
 
 
 def _may_have_candidates(call: EffectCall) -> bool:
-    """Return whether the call may ask for what an effect under another key did: not an effect inside another one."""
-    return call.place is not None and call.request.scope == "call" and call.request.outer_id is None
+    """Return whether the call may ask for what an effect under another key did."""
+    return call.place is not None and call.request.scope == "call"
 
 
 async def _give_back(call: EffectCall, attempt: Attempt, exc: BaseException) -> None:

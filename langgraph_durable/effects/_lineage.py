@@ -74,6 +74,7 @@ async def find_candidates(call: EffectCall, place: Place) -> list[Related]:
         "scope_thread": _store.scope_thread_of(request),
         "tool": request.tool,
         "input_hash": request.input_hash,
+        "outer_id": request.outer_id,
         "limit": _MOST_CANDIDATES,
     }
     rows = await call.db.fetch(sql.FIND_CANDIDATES, params | _place_params(call, place))

@@ -189,6 +189,7 @@ class Claim:
         lease: Time until another worker may treat the owner as dead, on the server's clock.
         check_duplicates: Whether a first claim waits for effects of the same thread, tool and arguments whose end is
             unknown.
+        check_suspended: Whether these include effects that wait for a human and may have sent something before.
         resumes: Whether a body that waited for a human runs again although it may have sent something before.
         check_candidates: Whether a first claim stops if there are completed effects whose outcome it may be asking for.
     """
@@ -199,6 +200,7 @@ class Claim:
     lease: timedelta
     check_duplicates: bool
     resumes: bool
+    check_suspended: bool = False
     check_candidates: bool = False
 
 

@@ -78,6 +78,7 @@ def _claim_params(request: EffectRequest, claim: Claim) -> dict[str, object]:
         "reason": None,
         "lease": claim.lease,
         "check_duplicates": claim.check_duplicates,
+        "check_suspended": claim.check_suspended,
         "check_candidates": claim.check_candidates,
         "resumes": claim.resumes,
     }

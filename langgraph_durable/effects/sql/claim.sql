@@ -2,15 +2,15 @@
 --
 -- Parameters: effect_id (the new effect's id, and the id of this claim), scope_thread, key, vendor_seed, thread_id,
 -- checkpoint_ns, checkpoint_id, checkpoints, task_id, run_id, message_id, tool_call_id, outer_id, tool, scope,
--- input_hash, input_type, input, state ('claimed' or 'issued'), actor, reason, lease, check_duplicates,
--- check_candidates, resumes (whether a body that waited for a human after it was issued may run again).
+-- input_hash, input_type, input, state ('claimed' or 'issued'), actor, reason, lease, check_duplicates, check_suspended
+-- (whether an effect that waits for a human may be a duplicate), check_candidates, resumes (whether a body that waited for a human after it was issued may run again).
 --
 -- Columns: a ClaimKind, then the columns of an EffectRow. The kinds:
 --   claimed    the effect, now claimed
 --   existing   the effect, which may not be claimed, or was changed after this statement's snapshot was taken
---   duplicate  instead of a first claim: an effect of the same thread, tool and arguments under another key whose end
---              is unknown, or may be: the live lease of another process may belong to a dead one. Or whose end this
---              task asked a human about, who answered. Effects of the same message or, in code, of the same checkpoint
+--   duplicate  instead of a first claim: an effect of the same thread, tool, arguments and place under another key whose
+--              end is unknown, or may be: the live lease of another process may belong to a dead one, and what waits for
+--              a human may have sent something before. Or whose end this task asked a human about, who answered. Effects of the same message or, in code, of the same checkpoint
 --              are not duplicates: what is requested twice at once is wanted twice.
 --   candidate  instead of a first claim: one of the effects whose outcome this call may be asking for again
 --              (candidate.sql). Which of them are, depends on their relation to the call, which this does not look at.
@@ -25,8 +25,9 @@ WITH existing AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
-    AND (
+    AND %(check_duplicates)s::bool AND NOT EXISTS (SELECT FROM existing) AND {same_place} AND (
         e.state = 'unknown'
+        OR e.state = 'suspended' AND e.previous_state IS DISTINCT FROM 'claimed' AND %(check_suspended)s::bool
         OR e.state = 'issued' AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
         OR e.state IN ('completed', 'failed') AND e.note_count > 0 AND EXISTS (
             SELECT FROM {schema}.effect_notes n WHERE n.effect_id = e.effect_id AND n.task_id = %(task_id)s::text
@@ -43,7 +44,6 @@ WITH existing AS MATERIALIZED (
     ))
     AND CASE WHEN %(message_id)s::text IS NOT NULL THEN e.message_id IS DISTINCT FROM %(message_id)s::text
         ELSE e.message_id IS NOT NULL OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text END
-    AND %(check_duplicates)s::bool AND NOT EXISTS (SELECT FROM existing)
 ), candidate AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
