@@ -127,6 +127,15 @@ async def record_delivery(
     return bool(await db.fetch(sql.RECORD_DELIVERY, params))
 
 
+async def record_found(call: EffectCall, row: EffectRow) -> None:
+    """Record that the task which carried out an effect is given an outcome that was found out later.
+
+    Round trips: 1, or none if the body told the outcome itself.
+    """
+    if row.source in ("verified", "human") and call.place is not None and call.request.scope == "call":
+        await record_delivery(call.db, row.effect_id, call.place)
+
+
 async def acknowledge_effect(db: Database, effect_id: uuid.UUID, actor: str, reason: str) -> None:
     """Note that a human dealt with an effect; once. Round trips: 1."""
     await db.fetch(sql.ACKNOWLEDGE, {"effect_id": effect_id, "actor": actor, "reason": reason})

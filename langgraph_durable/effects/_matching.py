@@ -68,6 +68,7 @@ async def replay_match(call: EffectCall, match: Related) -> Attempt | None:
     """
     row = match.row
     if match.relation is Relation.OWN:
+        await _lineage.record_found(call, row)
         return await replay(call, row)
     place = _place(call)
     if match.relation is Relation.FORK and await _wants_new_on_fork(call, row):

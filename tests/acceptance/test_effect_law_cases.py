@@ -173,3 +173,58 @@ async def test_an_unknown_effect_is_a_possible_duplicate_only_at_its_place(
     with pytest.raises(EffectUnknownError):
         await drive.invoke(graph, {"out": []}, thread())
     assert world.done == ["a"]
+
+
+# --- who was given an outcome ---
+
+
+async def test_a_branch_is_given_an_outcome_once_under_whichever_key(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    trouble: list[BaseException] = [ConnectionError("down")]
+
+    def look(text: str) -> Any:
+        if trouble:
+            raise trouble.pop()
+        return "looked"
+
+    tools = [made(drive, remind(world)), made(drive, look, idempotent=True)]
+    script = calls(("remind", "a", "1"), ("look", "b", "2")), calls(("remind", "a", "3"))
+    graph = agent(saver, tools, *script)
+    await fail(drive, graph, GIVEN)
+    asked = await drive.state(graph, thread())
+    assert told(await drive.invoke(graph, AGAIN, thread())) == ["did a"]
+    assert world.done == ["a"]  # the second message's call took the first one's outcome
+    result = await drive.invoke(graph, None, asked.config)
+    assert told(result) == ["did a", "looked", "did a"]
+    assert world.done == ["a", "a"]  # on this branch both messages were answered
+
+
+async def test_an_outcome_that_was_found_out_later_is_still_to_be_delivered(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    """The model was told an error, so its next request is the same one; the one after that is another."""
+    script = [calls(("remind", "a", number)) for number in "123"]
+    graph = agent(saver, [made(drive, remind(world))], script[0], errors=True)
+    world.trouble = [ConnectionError("the answer was lost")]
+    await drive.invoke(graph, GIVEN, thread())
+    [record] = saver.effects.list()
+    assert record.state == "unknown"
+    saver.effects.resolve(record.effect_id, Happened("found a"))
+    graph = agent(saver, [made(drive, remind(world))], script[0], calls(), script[1], script[2], errors=True)
+    result = await drive.invoke(graph, AGAIN, thread())
+    assert told(result)[1:] == ["found a", "did a"]
+    assert world.done == ["a", "a"]
+
+
+async def test_an_outcome_that_was_found_out_is_delivered_by_the_task_that_asked(
+    saver: DurableSaver, drive: Drive, world: World
+) -> None:
+    script = [calls(("remind", "a", number)) for number in "12"]
+    find = {"verify": lambda record: Happened("found a")}
+    graph = agent(saver, [made(drive, remind(world), **find)], *script)
+    world.trouble = [ConnectionError("the answer was lost")]
+    await fail(drive, graph, GIVEN)
+    result = await drive.invoke(graph, None, thread())
+    assert told(result) == ["found a", "did a"]
+    assert world.done == ["a", "a"]
