@@ -25,7 +25,7 @@ from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable.effects import _errors, _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._barrier import await_stored, require_free_loop
-from langgraph_durable.effects._lineage import Related, needs_relation
+from langgraph_durable.effects._lineage import Related, needs_relation, record_found
 from langgraph_durable.effects._matching import find_match, replay_match, take_candidate
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
@@ -83,6 +83,7 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
     known = await _store.find_completed(call.db, call.request)
     is_foreign = known is not None and needs_relation(call, known)
     if known is not None and not is_foreign and known.input_hash == call.request.input_hash:
+        await record_found(call, known)
         return await replay(call, known)
     if known is None:
         await require_none_stranded(call)
@@ -253,8 +254,8 @@ async def _claim(call: EffectCall, state: State) -> tuple[ClaimKind, EffectRow]:
 
 
 def _may_have_candidates(call: EffectCall) -> bool:
-    """Return whether the call may ask for what an effect under another key did: not an effect inside another one."""
-    return call.place is not None and call.request.scope == "call" and call.request.outer_id is None
+    """Return whether the call may ask for what an effect under another key did."""
+    return call.place is not None and call.request.scope == "call"
 
 
 async def _give_back(call: EffectCall, attempt: Attempt, exc: BaseException) -> None:

@@ -69,6 +69,7 @@ async def replay_match(call: EffectCall, match: Related) -> Attempt | None:
     """
     row = match.row
     if match.relation is Relation.OWN:
+        await _lineage.record_found(call, row)
         return await replay(call, row)
     place = _place(call)
     if match.relation is Relation.FORK and await _wants_new_on_fork(call, row):
@@ -106,7 +107,7 @@ async def take_candidate(call: EffectCall) -> Attempt | None:
 
 async def _abandon_waiting(call: EffectCall, row: EffectRow, relation: Relation) -> bool:
     """Declare unknown what waited for a human when its step was abandoned; return whether it may be this call's."""
-    if call.policy.idempotent or (relation is Relation.FORK and call.policy.on_fork == "new"):
+    if not call.can_find_out or (relation is Relation.FORK and call.policy.on_fork == "new"):
         return False
     await declare_unknown(call, row)  # if that fails, another process moved it
     return True

@@ -8,12 +8,12 @@
 -- Columns: a ClaimKind, then the columns of an EffectRow. The kinds:
 --   claimed    the effect, now claimed
 --   existing   the effect, which may not be claimed, or was changed after this statement's snapshot was taken
---   duplicate  instead of a first claim, or of one after a failure: an effect of the same thread, tool and arguments under another key whose end
---              is unknown, or may be: the live lease of another process may belong to a dead one. Or whose end this
---              task asked a human about, who answered. Effects of the same message or, in code, of the same checkpoint
---              are not duplicates: what is requested twice at once is wanted twice.
---   candidate  instead of a first claim, or of one after a failure: one of the effects whose outcome this call may be asking for again
---              (candidate.sql). Which of them are, depends on their relation to the call, which this does not look at.
+--   duplicate  instead of a first claim, or of one after a failure: an effect of the same thread, tool, arguments and
+--              place under another key whose end is unknown, or may be: the live lease of another process may belong to
+--              a dead one. Or whose end this task asked a human about, who answered. Effects of the same message or, in
+--              code, of the same checkpoint are not duplicates: what is requested twice at once is wanted twice.
+--   candidate  instead of a first claim, or of one after a failure: one of the effects whose outcome this call may be
+--              asking for again (candidate.sql). Which of them are, depends on their relation to the call, which this does not look at.
 -- No row: another process created the effect after this statement's snapshot was taken.
 --
 -- `existing` is read before anything is written, so a replay writes nothing. Later changes are met by ON CONFLICT.
@@ -32,7 +32,7 @@ WITH existing AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
-    AND (
+    AND %(check_duplicates)s::bool AND NOT EXISTS (SELECT FROM settled) AND {same_place} AND (
         e.state = 'unknown'
         OR e.state = 'issued' AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
         OR e.state IN ('completed', 'failed') AND e.note_count > 0 AND EXISTS (
@@ -50,7 +50,6 @@ WITH existing AS MATERIALIZED (
     ))
     AND CASE WHEN %(message_id)s::text IS NOT NULL THEN e.message_id IS DISTINCT FROM %(message_id)s::text
         ELSE e.message_id IS NOT NULL OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text END
-    AND %(check_duplicates)s::bool AND NOT EXISTS (SELECT FROM settled)
 ), candidate AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
