@@ -204,8 +204,8 @@ class Actor:
         values: Any = {"messages": []} if isinstance(program, (Talk, Fan)) else {"out": []}
         if isinstance(program, Flow) and program.functional:
             return None  # has no channels to update
-        if config is None and "__start__" in self._state().next:
-            return None  # the update would take the place of the input
+        if config is None and (self._state().metadata or {}).get("source") == "input":
+            return None  # the update would take the place of the input, even if that was prepared
         try:
             if kind == "bulk":
                 return self._do(
