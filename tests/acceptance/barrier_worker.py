@@ -129,7 +129,7 @@ def _flow(saver: DurableSaver, ledger: Ledger, pay: Callable[[str], Any], *, asy
 def _asking_flow(
     saver: DurableSaver, ledger: Ledger, pay: Callable[[str], Any], *, asynchronous: bool
 ) -> Any:
-    """Return a flow that is told how much to pay, and has a task pay it."""
+    """Return a flow that asks how much to pay, and has a task pay it."""
     if asynchronous:
 
         @task

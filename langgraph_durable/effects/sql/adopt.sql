@@ -1,5 +1,5 @@
--- Create a call's effect with the outcome of a candidate, which no other call gets after that. If the call has an effect
--- that failed, that one gets the outcome.
+-- Create a call's effect with the outcome of a candidate, which no other call gets after that. If the call has one that
+-- failed, that one gets the outcome.
 --
 -- Two calls may want one candidate. Its note count decides: a call that read an older one changes nothing.
 --
@@ -16,8 +16,8 @@ WITH taken AS (
     INSERT INTO {schema}.effects AS mine (
         effect_id, scope_thread, key, vendor_seed, thread_id, checkpoint_ns, checkpoint_id, checkpoints, task_id,
         run_id, message_id, tool_call_id, outer_id, tool, scope, input_hash, input_type, input, state, generation,
-        attempts, owner, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash, source, error,
-        origin, expired_at
+        attempts, owner, first_attempt_at, attempted_at, ended_at, result_type, result, result_lost, output_hash, source,
+        error, origin, expired_at
     )
     SELECT %(effect_id)s::uuid, %(scope_thread)s::text, %(key)s::bytea, t.vendor_seed, %(thread_id)s::text,
         %(checkpoint_ns)s::text, %(checkpoint_id)s::text, %(checkpoints)s::jsonb, %(task_id)s::text, %(run_id)s::text,

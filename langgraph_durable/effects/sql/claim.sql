@@ -13,7 +13,8 @@
 --              a dead one. Or whose end this task asked a human about, who answered. Effects of the same message or, in
 --              code, of the same checkpoint are not duplicates: what is requested twice at once is wanted twice.
 --   candidate  instead of a first claim, or of one after a failure: one of the effects whose outcome this call may be
---              asking for again (candidate.sql). Which of them are, depends on their relation to the call, which this does not look at.
+--              asking for again (candidate.sql). Which of them are, depends on their relation to the call, which this
+--              does not look at.
 -- No row: another process created the effect after this statement's snapshot was taken.
 --
 -- `existing` is read before anything is written, so a replay writes nothing. Later changes are met by ON CONFLICT.

@@ -1,5 +1,5 @@
--- Fragment: whether an effect e was called at the same place in the graph as a call: the same path, and in the body of an
--- equal outer effect, or of none.
+-- Fragment: whether an effect e was called at the same place in the graph as a call: the same path, and in the body of
+-- an equal outer effect, or of none.
 --
 -- The path is the namespace without the ids of tasks and the counters of nested graphs. What a completed outer effect
 -- did inside is done: a call asks for the outer effect's outcome, or for all of it once more.
