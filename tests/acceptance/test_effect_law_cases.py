@@ -206,7 +206,7 @@ async def test_a_branch_is_given_an_outcome_once_under_whichever_key(
 async def test_an_outcome_that_was_found_out_later_is_still_to_be_delivered(
     saver: DurableSaver, drive: Drive, world: World
 ) -> None:
-    """The model was told an error, so its next request is the same one; the one after that is another."""
+    """The model received an error, so its next request is the same one; the one after that is another."""
     script = [calls(("remind", "a", number)) for number in "123"]
     graph = agent(saver, [made(drive, remind(world))], script[0], errors=True)
     world.trouble = [ConnectionError("the answer was lost")]

@@ -7,7 +7,7 @@ So what a crash kept from the state is wanted once, and what was delivered befor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -39,8 +39,26 @@ def wanted_by_input(case: Case, values: Any, wishes: tuple[str, ...], run: int) 
     """Return what a run wants that begins with an input on a state."""
     program = case.program
     if isinstance(program, Talk):
-        return count_orders(open_wishes([*(values or {}).get("messages", ()), ask(wishes)]).elements())
+        messages = (values or {}).get("messages", ())
+        wanted = count_orders(open_wishes([*messages, ask(wishes)]).elements())
+        if program.shape == "wrapped":
+            # The middleware answers calls that were left open, before the model reads the new message. If that asks
+            # for the same, it is another request.
+            healed = _unanswered(messages)
+            rest = (open_wishes(messages) - healed) | Counter(wishes)
+            wanted |= count_orders((healed + rest).elements())
+        return wanted
     return wanted_per_run(case, run)
+
+
+def _unanswered(messages: Sequence[Any]) -> Counter[str]:
+    """Return what the last calls ask for that no message answers."""
+    start = max((i for i, message in enumerate(messages) if isinstance(message, AIMessage)), default=None)
+    if start is None:
+        return Counter()
+    answered = {m.tool_call_id for m in messages[start:] if isinstance(m, ToolMessage)}
+    left = [call for call in messages[start].tool_calls if call["id"] not in answered]
+    return Counter(f"{call['name']}:{call['args']['item']}" for call in left)
 
 
 def wanted_per_run(case: Case, run: int) -> Counter[str]:
