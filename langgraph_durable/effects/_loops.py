@@ -7,7 +7,7 @@ a task's config has a function that runs other tasks, and that function has a bo
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any
@@ -65,19 +65,12 @@ class Loop:
         task = self._inner.tasks.get(task_id)
         return task.path if task is not None else None
 
-    def callers_of(self, task_id: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the tasks that called a task as a function, the nearest first: their ids, and what their configs have.
-
-        The path of a task that was called has its caller's.
-        """
-        path = self.path_of(task_id)
-        while path is not None and path[-1] is True:
-            tasks = list(self._inner.tasks.values())
-            caller = next((task for task in tasks if task.path == path[1]), None)
-            if caller is None:
-                return
-            yield caller.id, caller.config["configurable"]
-            path = caller.path
+    def tasks_in(self, task_ns: str) -> Iterator[Any]:
+        """Yield this graph's tasks that a task's namespace names, innermost first: itself, and those that called it."""
+        for part in reversed(task_ns.split("|")):
+            task = self._inner.tasks.get(part.rpartition(":")[2])
+            if task is not None:
+                yield task
 
     def depended_on(self) -> Iterator[TaskWrites]:
         """Yield the pending writes that a call in this graph may depend on.

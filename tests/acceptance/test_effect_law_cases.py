@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectPolicy, Happened, NotHappened, effect
 from langgraph_durable.errors import EffectUnknownError
@@ -16,6 +18,7 @@ from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind, states, told
 from tests.acceptance.graphs import Graph
 from tests.acceptance.test_effect_lineage import Faults, State, fail, node
+from tests.effects import SCHEMA
 
 pytestmark = pytest.mark.context
 
@@ -228,3 +231,87 @@ async def test_an_outcome_that_was_found_out_is_delivered_by_the_task_that_asked
     result = await drive.invoke(graph, None, thread())
     assert told(result) == ["found a", "did a"]
     assert world.done == ["a", "a"]
+
+
+# --- answers that chose the arguments ---
+
+
+@pytest.mark.parametrize("where", ["caller", "outer node", "thread"])
+async def test_an_answer_is_stored_before_an_effect_that_it_may_decide(
+    saver: DurableSaver, drive: Drive, conninfo: str, where: str
+) -> None:
+    """A human who is asked again after a crash may decide otherwise."""
+    stored: list[int] = []
+
+    def body(text: str) -> str:
+        with psycopg.connect(conninfo) as connection:
+            query = f"SELECT count(*) FROM {SCHEMA}.writes WHERE channel = '__resume__'"
+            stored.extend(found for (found,) in connection.execute(query))
+        return text
+
+    graph = {"caller": by_task, "outer node": by_subgraph, "thread": by_node}[where](saver, drive, body)
+    await drive.invoke(graph, {"out": []}, thread())
+    [question] = interrupts(await drive.state(graph, thread()))
+    await drive.invoke(graph, Command(resume={question.id: "a"}), thread())
+    assert stored == [1]
+
+
+def by_task(saver: DurableSaver, drive: Drive, body: Any) -> Graph:
+    if drive.asynchronous:
+
+        @effect(name="pay")
+        async def apay(text: str) -> str:
+            return str(body(text))
+
+        @task
+        async def acall(text: str) -> str:
+            return await apay(text)
+
+        @entrypoint(checkpointer=saver)
+        async def aworkflow(given: Any) -> str:
+            return await acall(interrupt("who?"))
+
+        return aworkflow
+
+    @effect(name="pay")
+    def pay(text: str) -> str:
+        return str(body(text))
+
+    @task
+    def call(text: str) -> str:
+        return pay(text)
+
+    @entrypoint(checkpointer=saver)
+    def workflow(given: Any) -> str:
+        return call(interrupt("who?")).result()
+
+    return workflow
+
+
+def by_node(saver: Any, drive: Drive, body: Any, *, asks: bool = True) -> Graph:
+    def pay(text: str) -> Any:
+        return body(text)
+
+    reminder = made(drive, pay, scope="thread" if asks else "call")
+
+    async def call(state: State) -> dict[str, Any]:
+        given = {"text": interrupt("who?") if asks else state["out"][-1]}
+        return {"out": [await reminder.ainvoke(given) if drive.asynchronous else reminder.invoke(given)]}
+
+    builder = StateGraph(State)
+    builder.add_node("call", node(drive, call))
+    builder.add_edge(START, "call")
+    return builder.compile(checkpointer=saver)
+
+
+def by_subgraph(saver: DurableSaver, drive: Drive, body: Any) -> Graph:
+    subgraph = by_node(None, drive, body, asks=False)
+
+    async def call(state: State) -> dict[str, Any]:
+        given = {"out": [interrupt("who?")]}
+        return await subgraph.ainvoke(given) if drive.asynchronous else subgraph.invoke(given)
+
+    builder = StateGraph(State)
+    builder.add_node("outer", node(drive, call))
+    builder.add_edge(START, "outer")
+    return builder.compile(checkpointer=saver)
