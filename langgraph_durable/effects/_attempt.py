@@ -68,6 +68,12 @@ class EffectCall:
         """Whether a body that waited for a human runs again although it may have sent something before."""
         return self.policy.verify is None or self.policy.idempotent
 
+    @property
+    def can_find_out(self) -> bool:
+        """Whether it matters what became of an effect that waits for a human, and someone can say it."""
+        policy = self.policy
+        return not policy.idempotent and (policy.verify is not None or policy.on_unknown in ("ask", "retry"))
+
 
 def describe(row: EffectRow) -> str:
     """Return how messages name an effect."""

@@ -21,7 +21,8 @@ from langgraph_durable._checkpoints.put import put_writes
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable.effects import _store
 from langgraph_durable.effects._attempt import EffectCall
-from langgraph_durable.effects._location import Place, sorted_by_depth
+from langgraph_durable.effects._execution import Execution
+from langgraph_durable.effects._location import Place, execution_of, sorted_by_depth
 from langgraph_durable.effects._loops import Loop, TaskWrites, find_loops, path_text
 from langgraph_durable.errors import EffectError
 
@@ -70,7 +71,10 @@ async def await_stored(call: EffectCall) -> None:
         EffectError: They are not, and may never be.
     """
     place = call.place
-    if place is None or call.named or call.request.outer_id is not None:  # the outer effect has waited
+    if place is None or call.request.outer_id is not None:  # the outer effect has waited
+        return
+    if call.named:
+        await _await_arguments(call, place)
         return
     if place.durability == "exit":
         raise _not_stored(call, 'runs with durability="exit", which stores its checkpoint only at the end')
@@ -80,6 +84,17 @@ async def await_stored(call: EffectCall) -> None:
     barrier = _Barrier(call, place, loops)
     await barrier.await_checkpoints()
     await barrier.await_writes()
+
+
+async def _await_arguments(call: EffectCall, place: Place) -> None:
+    """Wait for what may have chosen the arguments, if these identify the call in every run, and if it is stored."""
+    loops = find_loops(place.call)
+    executor = getattr(getattr(place.saver, "effects", None), "executor", None)
+    identifies = call.request.scope in ("thread", "global") and executor is not None
+    blocks = isinstance(call.db, BlockingDatabase) and any(loop.is_async for loop in loops)
+    stores = place.durability != "exit" and all(loop.has_checkpointer for loop in loops)
+    if identifies and stores and not blocks:
+        await _Barrier(call, place, loops).await_writes()
 
 
 def _not_stored(call: EffectCall, why: str) -> EffectError:
@@ -201,13 +216,21 @@ class _Barrier:
     # --- answers ---
 
     async def _await_answers(self) -> None:
-        """Wait until the answers that the task used are stored, or store those that LangGraph has yet to."""
-        while missing := self._missing_answers():
-            loop, execution = self._loops[0], self._place.execution
-            path = path_text(loop.path_of(self._place.task_id))
+        """Wait until the answers are stored that the task used, and the tasks that called it, or store them.
+
+        What a caller was answered may be in the arguments.
+        """
+        for loop in self._loops:
+            for task in loop.tasks_in(self._place.checkpoint_ns):
+                own = task.id == self._place.task_id
+                execution = self._place.execution if own else execution_of(task.config["configurable"])
+                await self._await_answers_to(loop, task, execution)
+
+    async def _await_answers_to(self, loop: Loop, task: Any, execution: Execution) -> None:
+        while missing := self._missing_answers(loop, task, execution):
+            path = path_text(task.path)
             if all(execution.is_mapped(answer) for answer in missing) and path is not None:
-                own = loop.key(self._place.task_id)
-                await self._put(own, [(RESUME, execution.used_answers())], path)
+                await self._put(loop.key(task.id), [(RESUME, execution.used_answers())], path)
                 return
             given = [loop.key(NULL_TASK_ID) for loop in self._loops]
             is_coming = any(self._known.writes.is_in_flight(key) for key in given)
@@ -215,14 +238,14 @@ class _Barrier:
                 for key in given:
                     if RESUME in await _store.get_write_channels(self._call.db, key):
                         return
-            await self._wait(f"a human's answer to task {self._place.task_id!r}")
+            await self._wait(f"a human's answer to task {task.id!r}")
 
-    def _missing_answers(self) -> list[Any]:
-        used = self._place.execution.used_answers()
+    def _missing_answers(self, loop: Loop, task: Any, execution: Execution) -> list[Any]:
+        used = execution.used_answers()
         if not used:
             return []
         known = self._known.writes
-        own = known.answers(self._loops[0].key(self._place.task_id))
+        own = known.answers(loop.key(task.id))
         given = [answer for loop in self._loops for answer in known.answers(loop.key(NULL_TASK_ID))]
         # Compared by identity and place: equal answers to two questions are two answers.
         same = 0

@@ -25,12 +25,13 @@ from langgraph_durable._postgres.database import Database, Session
 from langgraph_durable.effects import _errors, _questions, _recovery, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, describe, owner
 from langgraph_durable.effects._barrier import await_stored, require_free_loop
-from langgraph_durable.effects._lineage import Related, needs_relation
+from langgraph_durable.effects._lineage import Related, needs_relation, record_found
 from langgraph_durable.effects._matching import find_match, replay_match, take_candidate
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRow, Relation
 from langgraph_durable.effects._run import is_interrupt, record_exception, run_body
 from langgraph_durable.effects._stranded import require_none_stranded
+from langgraph_durable.effects._suspended import declare_unknown
 from langgraph_durable.effects.records import State
 from langgraph_durable.errors import EffectError, EffectInFlightError
 
@@ -82,6 +83,7 @@ async def begin_effect(call: EffectCall, state: State) -> Attempt:
     known = await _store.find_completed(call.db, call.request) if _may_be_replay(call) else None
     is_foreign = known is not None and needs_relation(call, known)
     if known is not None and not is_foreign and known.input_hash == call.request.input_hash:
+        await record_found(call, known)
         return await replay(call, known)
     if known is None:
         await require_none_stranded(call)
@@ -212,7 +214,7 @@ async def _follow(call: EffectCall, match: Related, wait: _Wait) -> Attempt | No
         raise _errors.abandoned(row)
     if row.state == "unknown":
         return await _recovery.recover(call, row, wait.deadline)
-    if row.state == "suspended" and await _recovery.declare_unknown(call, row):
+    if row.state == "suspended" and await declare_unknown(call, row):
         return None
     if await _store.expire_effect(call.db, row, owner()):
         return None
@@ -258,8 +260,8 @@ async def _claim(call: EffectCall, state: State, *, may_be_new: bool) -> tuple[C
 
 
 def _may_have_candidates(call: EffectCall) -> bool:
-    """Return whether the call may ask for what an effect under another key did: not an effect inside another one."""
-    return call.place is not None and call.request.scope == "call" and call.request.outer_id is None
+    """Return whether the call may ask for what an effect under another key did."""
+    return call.place is not None and call.request.scope == "call"
 
 
 async def _give_back(call: EffectCall, attempt: Attempt, exc: BaseException) -> None:

@@ -10,6 +10,7 @@ from langgraph_durable.effects._attempt import EffectCall, describe, owner
 from langgraph_durable.effects._branch import Branch
 from langgraph_durable.effects._location import parent_ns
 from langgraph_durable.effects._rows import EffectRow
+from langgraph_durable.effects._suspended import declare_unknown
 from langgraph_durable.errors import EffectError, EffectUnknownError
 
 _logger = logging.getLogger("langgraph_durable")
@@ -37,7 +38,7 @@ async def find_out(call: EffectCall, row: EffectRow) -> EffectRow:
             if not await _recover(call, row, deadline):
                 return row
         elif row.state == "suspended" and row.previous_state != "claimed" and call.policy.verify is not None:
-            await _recovery.declare_unknown(call, row)
+            await declare_unknown(call, row)
         elif row.state == "issued" or (row.state == "claimed" and not _is_expired(row)):
             if not await _store.expire_effect(call.db, row, owner()):
                 if time.monotonic() + delay > deadline:

@@ -72,8 +72,10 @@ async def find_candidates(call: EffectCall, place: Place) -> list[Related]:
     request = call.request
     params = {
         "scope_thread": scope_thread_of(request),
+        "key": request.key,
         "tool": request.tool,
         "input_hash": request.input_hash,
+        "outer_id": request.outer_id,
         "limit": _MOST_CANDIDATES,
     }
     rows = await call.db.fetch(sql.FIND_CANDIDATES, params | _place_params(call, place))
@@ -81,10 +83,10 @@ async def find_candidates(call: EffectCall, place: Place) -> list[Related]:
 
 
 async def adopt(call: EffectCall, row: EffectRow, actor: str, reason: str) -> EffectRow | None:
-    """Create the call's effect with the outcome of a completed one, which no other call gets then.
+    """Give the call's effect, which is new or failed, the outcome of a completed one, which no other call gets then.
 
     Returns:
-        The new effect, or None if another call took that outcome, or the call has an effect.
+        The effect, or None if another call took that outcome, or the call has an effect that is not failed.
 
     Round trips: 1. Transaction: its own.
     """
@@ -124,6 +126,15 @@ async def record_delivery(
         "checkpoints": place.checkpoints_json,
     }
     return bool(await db.fetch(sql.RECORD_DELIVERY, params))
+
+
+async def record_found(call: EffectCall, row: EffectRow) -> None:
+    """Record that the task which carried out an effect is given an outcome that was found out later.
+
+    Round trips: 1, or none if the body told the outcome itself.
+    """
+    if row.source in ("verified", "human") and call.place is not None and call.request.scope == "call":
+        await record_delivery(call.db, row.effect_id, call.place)
 
 
 async def acknowledge_effect(db: Database, effect_id: uuid.UUID, actor: str, reason: str) -> None:

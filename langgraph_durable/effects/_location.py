@@ -101,6 +101,11 @@ def sorted_by_depth(checkpoints: Mapping[str, str]) -> list[tuple[str, str]]:
 _executions = Executions()
 
 
+def execution_of(configurable: Mapping[str, Any]) -> Execution:
+    """Return the execution of a task, given the configurable part of its config."""
+    return _executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP))
+
+
 def find_place(config: RunnableConfig | None = None) -> Place | None:
     """Return where in a running graph this code runs, or None outside a graph."""
     config = config or var_child_runnable_config.get()
@@ -119,7 +124,7 @@ def find_place(config: RunnableConfig | None = None) -> Place | None:
         push=_push_of(metadata.get("langgraph_path")),
         saver=configurable[_CHECKPOINTER],
         send=configurable.get(_SEND),
-        execution=_executions.of(configurable.get(_SCRATCHPAD), configurable.get(_RESUME_MAP)),
+        execution=execution_of(configurable),
         runs_again=bool(configurable.get(_RESUMING)) or _attempt_number(configurable.get(_RUNTIME)) > 1,
         channels=_channels_of(configurable.get(_READ)),
         call=configurable.get(_CALL),

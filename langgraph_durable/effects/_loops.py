@@ -65,6 +65,13 @@ class Loop:
         task = self._inner.tasks.get(task_id)
         return task.path if task is not None else None
 
+    def tasks_in(self, task_ns: str) -> Iterator[Any]:
+        """Yield this graph's tasks that a task's namespace names, innermost first: itself, and those that called it."""
+        for part in reversed(task_ns.split("|")):
+            task = self._inner.tasks.get(part.rpartition(":")[2])
+            if task is not None:
+                yield task
+
     def depended_on(self) -> Iterator[TaskWrites]:
         """Yield the pending writes that a call in this graph may depend on.
 

@@ -19,6 +19,7 @@ from langgraph_durable.effects._lineage import Related
 from langgraph_durable.effects._location import Place
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Relation
+from langgraph_durable.effects._suspended import declare_unknown
 from langgraph_durable.errors import EffectDuplicateError
 
 _SAME_CALL = (Relation.UNDELIVERED, Relation.FORK, Relation.GONE)
@@ -68,6 +69,7 @@ async def replay_match(call: EffectCall, match: Related) -> Attempt | None:
     """
     row = match.row
     if match.relation is Relation.OWN:
+        await _lineage.record_found(call, row)
         return await replay(call, row)
     place = _place(call)
     if match.relation is Relation.FORK and await _wants_new_on_fork(call, row):
@@ -92,11 +94,23 @@ async def take_candidate(call: EffectCall) -> Attempt | None:
         EffectForkedError: There is one on another branch, and the policy refuses that.
     """
     for row, relation in await _lineage.find_candidates(call, _place(call)):
+        if row.state == "suspended":
+            if await _abandon_waiting(call, row, relation):
+                return None
+            continue
         wants_new = _wants_new_on_fork if relation is Relation.FORK else _wants_new_if_undelivered
         if not await wants_new(call, row):
             return await adopt(call, row)
     call.takes_candidates = False
     return None
+
+
+async def _abandon_waiting(call: EffectCall, row: EffectRow, relation: Relation) -> bool:
+    """Declare unknown what waited for a human when its step was abandoned; return whether it may be this call's."""
+    if not call.can_find_out or (relation is Relation.FORK and call.policy.on_fork == "new"):
+        return False
+    await declare_unknown(call, row)  # if that fails, another process moved it
+    return True
 
 
 async def adopt(call: EffectCall, row: EffectRow) -> Attempt | None:

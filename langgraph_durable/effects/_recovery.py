@@ -54,19 +54,6 @@ async def recover(
     raise _errors.unknown(row)
 
 
-async def declare_unknown(call: EffectCall, row: EffectRow) -> bool:
-    """Declare a suspended effect unknown, because its body may have sent something before it waited for a human."""
-    transition = Transition(
-        Outcome("unknown", error="its body waited for a human after it had begun"),
-        ["suspended"],
-        owner(),
-        reason="runs again after it waited",
-        fence=row.fence,
-        keeps_key=True,  # it did not fail, so the vendor must recognize it
-    )
-    return await _store.move_effect(call.db, row.effect_id, transition) is not None
-
-
 async def check_duplicate(call: EffectCall, row: EffectRow, deadline: float) -> Attempt | None:
     """Find out what became of a possible duplicate of the call's effect; if it took place, so did this one.
 

@@ -20,6 +20,7 @@ from langgraph_durable.effects import _errors, _store
 from langgraph_durable.effects._attempt import Attempt, EffectCall, owner, running
 from langgraph_durable.effects._body import BodyTimeoutError, require_ended, run_in_time
 from langgraph_durable.effects._encoding import encode_result, hash_result
+from langgraph_durable.effects._lineage import record_found
 from langgraph_durable.effects._results import replay
 from langgraph_durable.effects._rows import EffectRow, Note, NoteKind, Outcome, Transition
 from langgraph_durable.effects.policy import Finding, Happened, NotHappened
@@ -88,6 +89,7 @@ async def complete(call: EffectCall, attempt: Attempt, value: Any, *, raised: bo
         "verified",
         "human",
     ):  # found out meanwhile: every call gets the recorded result
+        await record_found(call, attempt.row)
         found = await replay(call, attempt.row)
         attempt.value, attempt.raises, attempt.replayed = found.value, found.raises, True
 

@@ -11,7 +11,7 @@ from typing import Any
 from langgraph_durable._postgres.statement import Statement, load
 
 _PACKAGE = "langgraph_durable.effects"
-_FRAGMENTS = ("candidate", "relations", "effect_columns", "flush_at_commit")
+_FRAGMENTS = ("candidate", "same_place", "relations", "effect_columns", "flush_at_commit")
 """Files of SQL that several statements include by `{name}`."""
 
 

@@ -18,7 +18,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
         "issued": frozenset({"completed", "failed", "suspended", "unknown"}),
         "suspended": frozenset({"claimed", "issued", "unknown"}),
         "completed": frozenset(),
-        "failed": frozenset({"claimed", "issued"}),
+        "failed": frozenset({"claimed", "issued", "completed"}),
         "unknown": frozenset({"completed", "failed", "issued", "abandoned"}),
         "abandoned": frozenset(),
     }

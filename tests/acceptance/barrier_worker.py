@@ -74,16 +74,19 @@ def build(kind: str, saver: DurableSaver, ledger: Ledger, *, asynchronous: bool)
         what = record.args["what"]
         return Happened(f"paid {what}") if what in ledger.paid else NotHappened()
 
-    @effect(verify=find, lease=1)
+    scope: Any = "thread" if kind == "answer by id, scope" else "call"
+
+    @effect(verify=find, lease=1, scope=scope)
     def pay(what: str) -> str:
         return ledger.pay(what)
 
-    @effect(name="pay", verify=find, lease=1)
+    @effect(name="pay", verify=find, lease=1, scope=scope)
     async def apay(what: str) -> str:
         return ledger.pay(what)
 
-    if kind == "task":
-        return _flow(saver, ledger, apay if asynchronous else pay, asynchronous=asynchronous)
+    if kind in ("task", "answer to caller"):
+        flow = _flow if kind == "task" else _asking_flow
+        return flow(saver, ledger, apay if asynchronous else pay, asynchronous=asynchronous)
 
     def node(state: State) -> dict[str, str]:
         return {"paid": pay(str(interrupt("how much?")))}
@@ -123,6 +126,35 @@ def _flow(saver: DurableSaver, ledger: Ledger, pay: Callable[[str], Any], *, asy
     return flow
 
 
+def _asking_flow(
+    saver: DurableSaver, ledger: Ledger, pay: Callable[[str], Any], *, asynchronous: bool
+) -> Any:
+    """Return a flow that asks how much to pay, and has a task pay it."""
+    if asynchronous:
+
+        @task
+        async def acharge(what: str) -> str:
+            paid: str = await pay(what)
+            return paid
+
+        @entrypoint(checkpointer=saver)
+        async def aflow(given: Any) -> dict[str, str]:
+            return {"paid": await acharge(str(interrupt("how much?")))}
+
+        return aflow
+
+    @task
+    def charge(what: str) -> str:
+        paid: str = pay(what)
+        return paid
+
+    @entrypoint(checkpointer=saver)
+    def flow(given: Any) -> dict[str, str]:
+        return {"paid": charge(str(interrupt("how much?"))).result()}
+
+    return flow
+
+
 def slow_down_storing() -> None:
     """Make writes slow after the saver has seen them, as large ones are."""
     store = put._store_writes
@@ -140,7 +172,7 @@ async def main(kind: str, slow: str, durability: Any, drive: Drive, conninfo: st
         graph = build(kind, saver, ledger, asynchronous=drive.asynchronous)
         await drive.invoke(graph, {}, thread(), durability=durability) if kind != "task" else None
         answer = "5"
-        if kind == "answer by id":
+        if kind not in ("task", "answer"):
             [asked] = interrupts(await drive.state(graph, thread()))
             answer = {asked.id: "5"}  # type: ignore[assignment]
     if slow == "in flight":

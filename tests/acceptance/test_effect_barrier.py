@@ -29,7 +29,9 @@ pytestmark = pytest.mark.context
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
 @pytest.mark.parametrize("slow", ["not begun", "in flight"])
-@pytest.mark.parametrize("kind", ["task", "answer", "answer by id"])
+@pytest.mark.parametrize(
+    "kind", ["task", "answer", "answer by id", "answer by id, scope", "answer to caller"]
+)
 async def test_a_killed_payment_finds_the_writes_that_it_depended_on(
     saver: DurableSaver, conninfo: str, drive: Drive, tmp_path: Path, kind: str, slow: str, durability: str
 ) -> None:

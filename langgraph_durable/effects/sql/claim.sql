@@ -8,12 +8,13 @@
 -- Columns: a ClaimKind, then the columns of an EffectRow. The kinds:
 --   claimed    the effect, now claimed
 --   existing   the effect, which may not be claimed, or was changed after this statement's snapshot was taken
---   duplicate  instead of a first claim: an effect of the same thread, tool and arguments under another key whose end
---              is unknown, or may be: the live lease of another process may belong to a dead one. Or whose end this
---              task asked a human about, who answered. Effects of the same message or, in code, of the same checkpoint
---              are not duplicates: what is requested twice at once is wanted twice.
---   candidate  instead of a first claim: one of the effects whose outcome this call may be asking for again
---              (candidate.sql). Which of them are, depends on their relation to the call, which this does not look at.
+--   duplicate  instead of a first claim, or of one after a failure: an effect of the same thread, tool, arguments and
+--              place under another key whose end is unknown, or may be: the live lease of another process may belong to
+--              a dead one. Or whose end this task asked a human about, who answered. Effects of the same message or, in
+--              code, of the same checkpoint are not duplicates: what is requested twice at once is wanted twice.
+--   candidate  instead of a first claim, or of one after a failure: one of the effects whose outcome this call may be
+--              asking for again (candidate.sql). Which of them are, depends on their relation to the call, which this
+--              does not look at.
 -- No row: another process created the effect after this statement's snapshot was taken.
 --
 -- `existing` is read before anything is written, so a replay writes nothing. Later changes are met by ON CONFLICT.
@@ -21,11 +22,18 @@ WITH existing AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
     WHERE e.scope_thread = %(scope_thread)s::text AND e.key = %(key)s::bytea
+), settled AS MATERIALIZED (
+    -- A failed effect that may begin again is like none: what became of the call may be known elsewhere.
+    SELECT state FROM existing
+    WHERE state <> 'failed' OR input_hash <> %(input_hash)s::bytea OR note_count > 0 AND EXISTS (
+        SELECT FROM {schema}.effect_notes n WHERE n.effect_id = existing.effect_id
+        AND n.kind = 'refused' AND n.task_id = %(task_id)s::text
+    )
 ), duplicate AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
     WHERE e.thread_id = %(thread_id)s::text AND e.tool = %(tool)s::text AND e.input_hash = %(input_hash)s::bytea
-    AND (
+    AND %(check_duplicates)s::bool AND NOT EXISTS (SELECT FROM settled) AND {same_place} AND (
         e.state = 'unknown'
         OR e.state = 'issued' AND (e.lease_until < now() OR e.owner IS DISTINCT FROM %(actor)s::text)
         OR e.state IN ('completed', 'failed') AND e.note_count > 0 AND EXISTS (
@@ -43,12 +51,11 @@ WITH existing AS MATERIALIZED (
     ))
     AND CASE WHEN %(message_id)s::text IS NOT NULL THEN e.message_id IS DISTINCT FROM %(message_id)s::text
         ELSE e.message_id IS NOT NULL OR e.checkpoint_id IS DISTINCT FROM %(checkpoint_id)s::text END
-    AND %(check_duplicates)s::bool AND NOT EXISTS (SELECT FROM existing)
 ), candidate AS MATERIALIZED (
     SELECT {effect_columns}
     FROM {schema}.effects e
     WHERE {candidate} AND %(check_candidates)s::bool
-    AND NOT EXISTS (SELECT FROM existing) AND NOT EXISTS (SELECT FROM duplicate)
+    AND NOT EXISTS (SELECT FROM settled) AND NOT EXISTS (SELECT FROM duplicate)
     LIMIT 1
 ), claimed AS (
     INSERT INTO {schema}.effects AS e (
@@ -113,7 +120,8 @@ WITH existing AS MATERIALIZED (
 )
 SELECT 'claimed', * FROM claimed
 UNION ALL
-SELECT 'existing', * FROM existing WHERE NOT EXISTS (SELECT FROM claimed)
+SELECT 'existing', * FROM existing
+WHERE NOT EXISTS (SELECT FROM claimed) AND NOT EXISTS (SELECT FROM duplicate) AND NOT EXISTS (SELECT FROM candidate)
 UNION ALL
 SELECT 'duplicate', * FROM duplicate
 UNION ALL

@@ -5,22 +5,39 @@
 -- (JSON: namespace -> the attempt of the outer node that began this nested graph; those of first attempts are left
 -- out).
 --
--- Everywhere that an effect was handed out: to the task that carried it out, and to those that were given its outcome.
+-- The effects that have one outcome: calls under other keys took it over, one from the other.
+shared AS (
+    SELECT effect_id, effect_id AS member, origin FROM effect
+    UNION
+    SELECT s.effect_id, o.effect_id, o.origin
+    FROM shared s JOIN LATERAL (
+        SELECT effect_id, origin FROM {schema}.effects
+        WHERE effect_id = s.origin AND thread_id = %(thread_id)s::text
+        UNION ALL
+        SELECT e.effect_id, e.origin
+        FROM {schema}.effect_notes n JOIN {schema}.effects e
+            ON e.effect_id = CASE WHEN n.kind = 'adopted' THEN n.token::uuid END
+        WHERE n.effect_id = s.member AND n.kind = 'adopted'
+    ) AS o ON true
+),
+
+-- Everywhere that an outcome was handed out: to the task that carried it out, and to those that were given it. What was
+-- found out later (`source`) was not handed to the task that carried it out, unless that is recorded too.
 place AS (
-    SELECT effect_id, task_id, checkpoint_ns, coalesce(
+    SELECT s.effect_id, m.task_id, m.checkpoint_ns, coalesce(
         -- Effects from before migration 0005 know only the innermost graph's checkpoint.
-        checkpoints, jsonb_build_object(regexp_replace(checkpoint_ns, '(^|\|)[^|]*$', ''), checkpoint_id)
-    ) AS checkpoints
-    FROM effect
+        m.checkpoints, jsonb_build_object(regexp_replace(m.checkpoint_ns, '(^|\|)[^|]*$', ''), m.checkpoint_id)
+    ) AS checkpoints, m.origin IS NOT NULL OR coalesce(m.source, 'executed') = 'executed' AS given
+    FROM shared s JOIN {schema}.effects m ON m.effect_id = s.member
     UNION ALL
-    SELECT d.effect_id, d.task_id, d.checkpoint_ns, d.checkpoints
-    FROM effect JOIN {schema}.effect_deliveries d USING (effect_id)
+    SELECT s.effect_id, d.task_id, d.checkpoint_ns, d.checkpoints, true
+    FROM shared s JOIN {schema}.effect_deliveries d ON d.effect_id = s.member
 ),
 
 -- Adds the common graph: the deepest namespace that both have, the checkpoints of both there, the tasks of that graph
 -- that lead to both, and the nested graphs that these tasks called.
 met AS MATERIALIZED (
-    SELECT p.effect_id, p.task_id, c.ns, c.theirs, c.mine,
+    SELECT p.effect_id, p.task_id, p.given, c.ns, c.theirs, c.mine,
         split_part(substr(p.checkpoint_ns, c.inside), '|', 1) AS their_task,
         split_part(substr(%(checkpoint_ns)s::text, c.inside), '|', 1) AS my_task, (
             SELECT key FROM jsonb_each_text(p.checkpoints) WHERE length(key) > length(c.ns) ORDER BY length(key) LIMIT 1
@@ -76,6 +93,15 @@ judged AS (
             AND coalesce((%(attempts)s::jsonb ->> m.their_graph)::int, 1)
                 < coalesce((%(attempts)s::jsonb ->> m.my_graph)::int, 1)
         THEN 'undelivered'
+        -- The node was retried, died, and begins with its first nested graph again, which had failed.
+        WHEN m.theirs = m.mine AND m.their_task = m.my_task
+            AND coalesce(substring(m.their_graph FROM '\|([0-9]+)$')::int, 0)
+                > coalesce(substring(m.my_graph FROM '\|([0-9]+)$')::int, 0)
+            AND EXISTS (
+                SELECT FROM {schema}.writes
+                WHERE thread_id = %(thread_id)s::text AND checkpoint_ns = m.my_graph AND channel = '__error__'
+            )
+        THEN 'undelivered'
         -- A nested graph that failed gave its node nothing, even if the node caught the error and went on.
         WHEN (m.theirs = m.mine AND m.their_task = m.my_task OR step.metadata_index ->> 'source' = 'loop')
             AND m.their_graph IS NOT NULL AND EXISTS (
@@ -90,7 +116,7 @@ judged AS (
         THEN 'undelivered'
         WHEN m.theirs = m.mine THEN 'sibling'
         WHEN step.parent IS NOT NULL THEN CASE step.metadata_index ->> 'source'
-            WHEN 'loop' THEN 'delivered'
+            WHEN 'loop' THEN CASE WHEN m.given THEN 'delivered' ELSE 'undelivered' END
             WHEN 'input' THEN 'undelivered'
             WHEN 'update' THEN 'fork'
             WHEN 'fork' THEN 'fork'

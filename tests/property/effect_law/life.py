@@ -153,7 +153,7 @@ class Actor:
             values = self._do("get_state", state.config).values if state.metadata else None
             wanted = oracle.wanted_by_input(self._case, values, wishes, run)
             details["wanted"] = dict(wanted + oracle.count_delivered(texts))
-        finished = bool(state.metadata) and not state.next and not self._missing(state)
+        finished = _has_ended(state) and not self._missing(state)
         self._life.report("before", self._thread, number=number, finished=finished, texts=texts, **details)
         if kind in ("travel", "fork", "pin"):
             found = self._target(kind, action.back)
@@ -205,8 +205,8 @@ class Actor:
         values: Any = {"messages": []} if isinstance(program, (Talk, Fan)) else {"out": []}
         if isinstance(program, Flow) and program.functional:
             return None  # has no channels to update
-        if config is None and "__start__" in self._state().next:
-            return None  # the update would take the place of the input
+        if config is None and (self._state().metadata or {}).get("source") == "input":
+            return None  # the update would take the place of the input, even if that was prepared
         try:
             if kind == "bulk":
                 return self._do(
@@ -245,7 +245,7 @@ class Actor:
         problem = ""
         for _ in range(_ROUNDS):
             state = self._state()
-            if state.metadata and not state.next:
+            if _has_ended(state):
                 if not self._missing(state) or not isinstance(self._case.program, Talk):
                     break
                 given: Any = {"messages": [ask(())]}  # the model gave up
@@ -262,10 +262,10 @@ class Actor:
         self._life.report(
             "end",
             self._thread,
-            finished=bool(state.metadata) and not state.next,
+            finished=_has_ended(state),
             problem=problem[:400],
             texts=self._delivered(state),
-            missing=dict(self._missing(state)) if not state.next else {},
+            missing=dict(self._missing(state)) if _has_ended(state) else {},
             wrong=oracle.wrong_answers(self._case, state.values),
         )
 
@@ -288,6 +288,14 @@ class Actor:
                 effects.resolve(record.effect_id, finding)
             except Exception as exc:
                 self._life.report("note", self._thread, problem=f"{type(exc).__name__}: {exc}"[:300])
+
+
+def _has_ended(state: Any) -> bool:
+    """Return whether a thread has nothing left to run.
+
+    `next` leaves out tasks that have their results, also before their step has ended.
+    """
+    return bool(state.metadata) and not state.tasks
 
 
 _loops = threading.local()

@@ -27,15 +27,25 @@ def wishes_in(message: HumanMessage) -> list[str]:
 def open_wishes(messages: Sequence[Any]) -> Counter[str]:
     """Return what the user asked for and no tool has done since.
 
-    A message that asks for what is open already repeats the request; after it was done, it is another request.
+    A message that asks for what is open already repeats the request; after it was done, it is another request. What was
+    healed was open when the next message was written, whatever its place in the conversation.
     """
     wanted: Counter[str] = Counter()
+    healed: Counter[str] = Counter()
     for message in messages:
         if isinstance(message, HumanMessage):
-            wanted |= Counter(wishes_in(message))
+            wanted |= Counter(wishes_in(message)) - healed
+        elif isinstance(message, AIMessage):
+            healed.clear()
         elif isinstance(message, ToolMessage) and (wish := wish_done(str(message.content))):
             wanted -= Counter([wish])
+            healed += Counter([wish] if _is_healed(message) else [])
     return wanted
+
+
+def _is_healed(message: ToolMessage) -> bool:
+    """Return whether a result came into the conversation later than the messages behind it."""
+    return bool(message.additional_kwargs.get("effect", {}).get("healed"))
 
 
 def wish_done(text: str) -> str | None:
