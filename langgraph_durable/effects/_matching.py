@@ -115,6 +115,8 @@ async def _abandon_waiting(call: EffectCall, row: EffectRow, relation: Relation)
 
 async def adopt(call: EffectCall, row: EffectRow) -> Attempt | None:
     """Record that the call's effect is a completed one under another key; None if another call took that."""
+    if any(note.kind == NoteKind.ADOPTED.value for note in row.notes):
+        return None  # while this call found out what became of it
     reason = f"is effect {format_ulid(row.effect_id)}, requested twice"
     adopted = await _lineage.adopt(call, row, owner(), reason)
     return await replay(call, adopted) if adopted is not None else None
