@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from langgraph_durable._context import SaverContext
-from langgraph_durable.effects._executor import EffectExecutor, HasSerde
+from langgraph_durable.effects._protocol.executor import EffectExecutor, HasSerde
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.errors import InvalidConfigError
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
-from langgraph_durable.effects._answers import message_of, refusal_of
-from langgraph_durable.effects._attempt import Attempt
-from langgraph_durable.effects._executor import EffectExecutor, Invocation
-from langgraph_durable.effects._final import FINAL_ERRORS
-from langgraph_durable.effects._results import mark
+from langgraph_durable.effects._healing.answers import message_of, refusal_of
+from langgraph_durable.effects._protocol.attempt import Attempt
+from langgraph_durable.effects._protocol.executor import EffectExecutor, Invocation
+from langgraph_durable.effects._protocol.final import FINAL_ERRORS
+from langgraph_durable.effects._protocol.results import mark
 from langgraph_durable.errors import EffectAbandonedError, EffectError
 
 

@@ -12,8 +12,8 @@ from langgraph_durable._checkpoints.refs import CheckpointRef
 from langgraph_durable._checkpoints.ulids import parse_ulid
 from langgraph_durable._postgres.database import Database, run_sync
 from langgraph_durable._validation import require_limit, require_text
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._encoding import event_of, record_of
+from langgraph_durable.effects._storage import store as ops
+from langgraph_durable.effects._storage.encoding import event_of, record_of
 from langgraph_durable.effects.records import TRANSITIONS, EffectEvent, EffectRecord, State
 from langgraph_durable.errors import EffectError, InvalidConfigError
 

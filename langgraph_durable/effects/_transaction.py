@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from langgraph_durable._postgres.database import Session
-from langgraph_durable.effects._attempt import Attempt, EffectCall
-from langgraph_durable.effects._claim import begin_in_transaction
-from langgraph_durable.effects._run import complete_in_transaction
+from langgraph_durable.effects._protocol.attempt import Attempt, EffectCall
+from langgraph_durable.effects._protocol.claim import begin_in_transaction
+from langgraph_durable.effects._protocol.run import complete_in_transaction
 from langgraph_durable.effects.handle import Effect
 from langgraph_durable.errors import EffectError
 

@@ -15,12 +15,12 @@ from typing_extensions import Unpack
 
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._validation import require_text
-from langgraph_durable.effects._executor import EffectExecutor, Invocation, mark_as_effect
-from langgraph_durable.effects._identity import find_tool_call
-from langgraph_durable.effects._location import ToolCall, find_place
+from langgraph_durable.effects._identity.location import ToolCall, find_place
+from langgraph_durable.effects._identity.parameters import Parameters, plain_function, runtime_type
 from langgraph_durable.effects._lookup import log_in
 from langgraph_durable.effects._node_tools import node_tool, run_as_tool
-from langgraph_durable.effects._parameters import Parameters, plain_function, runtime_type
+from langgraph_durable.effects._protocol.executor import EffectExecutor, Invocation, mark_as_effect
+from langgraph_durable.effects._protocol.keys import find_tool_call
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import (
     EffectPolicy,

@@ -8,8 +8,8 @@ from typing import Any
 
 from langgraph_durable._checkpoints.ulids import format_ulid
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable.effects._attempt import Attempt, EffectCall, current_attempt
-from langgraph_durable.effects._run import complete, fail, issue
+from langgraph_durable.effects._protocol.attempt import Attempt, EffectCall, current_attempt
+from langgraph_durable.effects._protocol.run import complete, fail, issue
 from langgraph_durable.effects.records import Source, State
 from langgraph_durable.errors import EffectError
 

@@ -13,13 +13,13 @@ from psycopg import AsyncCursor, Cursor
 from langgraph_durable._checkpoints.refs import checkpoint_ref
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable.effects import _reading as reading
-from langgraph_durable.effects._acknowledging import AcknowledgeMethods
-from langgraph_durable.effects._attempt import running
-from langgraph_durable.effects._claim import begin_effect
-from langgraph_durable.effects._executor import EffectExecutor
-from langgraph_durable.effects._healing import HealingMethods
-from langgraph_durable.effects._resolving import Resolving
-from langgraph_durable.effects._run import record_unreported
+from langgraph_durable.effects._decisions.acknowledging import AcknowledgeMethods
+from langgraph_durable.effects._decisions.resolving import Resolving
+from langgraph_durable.effects._healing.methods import HealingMethods
+from langgraph_durable.effects._protocol.attempt import running
+from langgraph_durable.effects._protocol.claim import begin_effect
+from langgraph_durable.effects._protocol.executor import EffectExecutor
+from langgraph_durable.effects._protocol.run import record_unreported
 from langgraph_durable.effects._transaction import begin_transaction_effect
 from langgraph_durable.effects.handle import AsyncEffect, Effect
 from langgraph_durable.effects.policy import EffectPolicy

@@ -8,8 +8,8 @@ from typing import Any, Optional
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_durable.effects._heal import HealedMessages
-from langgraph_durable.effects._known_tools import KnownTools
+from langgraph_durable.effects._healing.heal import HealedMessages
+from langgraph_durable.effects._healing.known_tools import KnownTools
 from langgraph_durable.effects.log import EffectLog
 from langgraph_durable.effects.policy import EffectPolicy
 from langgraph_durable.effects.tools import ToolWrapper

@@ -15,20 +15,20 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable.effects._attempt import Attempt
-from langgraph_durable.effects._executor import EffectExecutor, Invocation, is_effect
-from langgraph_durable.effects._identity import find_tool_call
-from langgraph_durable.effects._keys import is_plain
-from langgraph_durable.effects._location import find_place
-from langgraph_durable.effects._node_tools import NodeTool, run_as_tool
-from langgraph_durable.effects._parameters import (
+from langgraph_durable.effects._identity.hashing import is_plain
+from langgraph_durable.effects._identity.location import find_place
+from langgraph_durable.effects._identity.parameters import (
     Arguments,
     Source,
     leave_out,
     tool_defaults,
     tool_sources,
 )
-from langgraph_durable.effects._results import mark
+from langgraph_durable.effects._node_tools import NodeTool, run_as_tool
+from langgraph_durable.effects._protocol.attempt import Attempt
+from langgraph_durable.effects._protocol.executor import EffectExecutor, Invocation, is_effect
+from langgraph_durable.effects._protocol.keys import find_tool_call
+from langgraph_durable.effects._protocol.results import mark
 from langgraph_durable.effects.policy import IDEMPOTENT, READ_ONLY, EffectPolicy
 from langgraph_durable.errors import EffectError, InvalidConfigError
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, get_args
 
 from langgraph_durable._validation import require_seconds
-from langgraph_durable.effects._rows import ClaimKind
+from langgraph_durable.effects._storage.rows import ClaimKind
 from langgraph_durable.errors import InvalidConfigError
 from langgraph_durable.testing.operations import Event, Operation, watch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from langgraph_durable import saver as _saver
-from langgraph_durable.effects import _store
+from langgraph_durable.effects._storage import store
 
 Operation = Literal["claim", "issue", "complete", "put", "put_writes"]
 
@@ -27,11 +27,11 @@ class Event:
 def watch(observe: Callable[[Event], None]) -> None:
     """Call a function before and after each operation of this process, from now on."""
     facade: Any = _saver  # the facade imports these functions, so they are replaced there
-    store: Any = _store
+    effects: Any = store
     facade.put_checkpoint = _observed(facade.put_checkpoint, lambda args: "put", observe)
     facade.put_writes = _observed(facade.put_writes, lambda args: "put_writes", observe)
-    store.claim_effect = _observed(store.claim_effect, lambda args: "claim", observe)
-    store.move_effect = _observed(store.move_effect, _kind_of_move, observe)
+    effects.claim_effect = _observed(effects.claim_effect, lambda args: "claim", observe)
+    effects.move_effect = _observed(effects.move_effect, _kind_of_move, observe)
 
 
 _MOVES: dict[str, Operation] = {"issued": "issue", "completed": "complete"}

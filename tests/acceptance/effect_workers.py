@@ -36,7 +36,7 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
-from langgraph_durable.effects._rows import ClaimKind
+from langgraph_durable.effects._storage.rows import ClaimKind
 from langgraph_durable.errors import DurableError, EffectError
 from langgraph_durable.testing.operations import Event, watch
 from tests.acceptance.driving import thread

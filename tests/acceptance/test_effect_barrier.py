@@ -17,8 +17,8 @@ from langgraph.graph import START, StateGraph
 
 from langgraph_durable import DurableSaver, EffectError, effect
 from langgraph_durable._checkpoints.known import WritesKey
-from langgraph_durable.effects import _barrier, _loops
-from langgraph_durable.effects._location import find_place
+from langgraph_durable.effects._identity.location import find_place
+from langgraph_durable.effects._protocol import barrier, loops
 from tests.acceptance.barrier_worker import Ledger, State, build
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import World
@@ -78,13 +78,13 @@ async def test_effects_of_more_tasks_than_workers_do_not_wait_for_each_other(
     done = await drive.invoke(aflow if drive.asynchronous else flow, texts, config)  # type: ignore[arg-type]
     assert done == [f"did {text}" for text in texts]
     assert sorted(world.done) == sorted(texts)
-    assert time.monotonic() - before < _barrier._TIMEOUT
+    assert time.monotonic() - before < barrier._TIMEOUT
 
 
 async def test_a_call_without_reachable_internals_waits_for_writes_in_flight(
     saver: DurableSaver, drive: Drive, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_barrier, "find_loops", lambda call: [])
+    monkeypatch.setattr(barrier, "find_loops", lambda call: [])
     writes = saver._context.known.writes
     graph = _sending(saver, drive, world)
     token = writes.begin(WritesKey("thread", "", "checkpoint", "another task"))
@@ -109,9 +109,9 @@ async def test_loops_are_found_in_nodes_with_a_timeout_and_in_subgraphs(
     def look() -> dict[str, str]:
         place = find_place()
         assert place is not None
-        loops = _loops.find_loops(place.call)
-        found.append(len(loops))
-        assert [loop.is_async for loop in loops] == [drive.asynchronous] * len(loops)
+        running = loops.find_loops(place.call)
+        found.append(len(running))
+        assert [loop.is_async for loop in running] == [drive.asynchronous] * len(running)
         return {"paid": "nothing"}
 
     async def alook(state: State) -> dict[str, str]:
@@ -134,9 +134,9 @@ def test_loops_are_not_found_in_unexpected_internals() -> None:
     class Strange:
         config = None
 
-    assert _loops.find_loops(None) == []
-    assert _loops.find_loops(lambda: None) == []
-    assert _loops.find_loops(Strange()) == []
+    assert loops.find_loops(None) == []
+    assert loops.find_loops(lambda: None) == []
+    assert loops.find_loops(Strange()) == []
 
 
 # --- requests that are never stored ---

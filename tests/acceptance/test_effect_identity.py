@@ -34,8 +34,8 @@ from langgraph_durable import (
     Happened,
     effect,
 )
-from langgraph_durable.effects import _location
-from langgraph_durable.effects._location import find_place
+from langgraph_durable.effects._identity import location
+from langgraph_durable.effects._identity.location import find_place
 from langgraph_durable.errors import EffectConflictError
 from tests.acceptance.driving import Drive, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind, told
@@ -822,11 +822,11 @@ async def test_executions_are_forgotten_with_their_tasks(
 
     graph = alone(saver, drive, lambda state: {"trail": [pay("a")]}, anode)
     gc.collect()
-    before = len(_location._executions)  # those in the tracebacks of earlier tests
+    before = len(location._executions)  # those in the tracebacks of earlier tests
     for number in range(3):
         await drive.invoke(graph, {"trail": []}, thread(str(number)))
     # The last callbacks of the runs may still be due.
-    await await_until(lambda: gc.collect() >= 0 and len(_location._executions) <= before, "them to be freed")
+    await await_until(lambda: gc.collect() >= 0 and len(location._executions) <= before, "them to be freed")
 
 
 # --- places ---

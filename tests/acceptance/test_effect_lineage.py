@@ -31,7 +31,7 @@ from langgraph_durable._postgres.drivers import AsyncDatabase, BlockingDatabase
 from langgraph_durable._postgres.statement import Statement
 from langgraph_durable.cli.main import main
 from langgraph_durable.effects import EffectRecord
-from langgraph_durable.effects import _statements as sql
+from langgraph_durable.effects._storage import statements as sql
 from langgraph_durable.errors import EffectConflictError, EffectDuplicateError, EffectForkedError
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, agent, calls, made, remind, told

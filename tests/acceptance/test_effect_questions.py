@@ -10,8 +10,8 @@ import pytest
 from langgraph.types import Command, interrupt
 
 from langgraph_durable import DurableSaver, EffectError, Happened, NotHappened, Undetermined
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._rows import Transition
+from langgraph_durable.effects._storage import store as ops
+from langgraph_durable.effects._storage.rows import Transition
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import (
     GIVEN,

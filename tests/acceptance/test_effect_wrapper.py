@@ -31,7 +31,7 @@ from langgraph_durable import (
     Happened,
     effect,
 )
-from langgraph_durable.effects._keys import canonical
+from langgraph_durable.effects._identity.hashing import canonical
 from langgraph_durable.errors import InvalidConfigError
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import GIVEN, World, answer, before_tools, calls, states, told

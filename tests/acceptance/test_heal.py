@@ -29,7 +29,7 @@ from langgraph_durable import (
     Undetermined,
     effect,
 )
-from langgraph_durable.effects._known_tools import KnownTools
+from langgraph_durable.effects._healing.known_tools import KnownTools
 from tests.acceptance.driving import Drive, checkpoint_id, interrupts, thread
 from tests.acceptance.effect_graphs import World, answer, made
 from tests.acceptance.effect_workers import started

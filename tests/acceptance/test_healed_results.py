@@ -14,7 +14,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from langgraph_durable import DurableSaver, EffectError, EffectPolicy, effect
-from langgraph_durable.effects._conversation import Conversation
+from langgraph_durable.effects._healing.conversation import Conversation
 from langgraph_durable.errors import EffectAbandonedError, InvalidConfigError
 from tests.acceptance.driving import Drive, interrupts, thread
 from tests.acceptance.effect_graphs import World, agent, answer, calls, made, remind

@@ -12,8 +12,8 @@ import pytest
 
 from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.database import run_sync
-from langgraph_durable.effects import _store
-from langgraph_durable.effects._rows import (
+from langgraph_durable.effects._storage import store
+from langgraph_durable.effects._storage.rows import (
     Claim,
     ClaimKind,
     EffectRequest,
@@ -38,14 +38,14 @@ def other(conninfo: str) -> Iterator[psycopg.Connection]:
 
 def claim(saver: DurableSaver) -> tuple[ClaimKind, EffectRow]:
     terms = Claim(
-        _store.new_effect_id(), "issued", "me", timedelta(hours=1), check_duplicates=False, resumes=False
+        store.new_effect_id(), "issued", "me", timedelta(hours=1), check_duplicates=False, resumes=False
     )
-    return run_sync(_store.claim_effect(saver.durable_context.db, REQUEST, terms))
+    return run_sync(store.claim_effect(saver.durable_context.db, REQUEST, terms))
 
 
 def fail(saver: DurableSaver, row: EffectRow) -> None:
     transition = Transition(Outcome("failed", error="declined"), ["issued"], "me", fence=row.fence)
-    assert run_sync(_store.move_effect(saver.durable_context.db, row.effect_id, transition)) is not None
+    assert run_sync(store.move_effect(saver.durable_context.db, row.effect_id, transition)) is not None
 
 
 def await_lock(conninfo: str) -> None:

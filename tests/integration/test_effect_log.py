@@ -36,11 +36,12 @@ from langgraph_durable import (
     current_effect,
     effect,
 )
-from langgraph_durable.effects import RunningEffect, _claim
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._executor import ReplayCounter
+from langgraph_durable.effects import RunningEffect
 from langgraph_durable.effects._lookup import log_in
-from langgraph_durable.effects._rows import Transition
+from langgraph_durable.effects._protocol import claim
+from langgraph_durable.effects._protocol.executor import ReplayCounter
+from langgraph_durable.effects._storage import store as ops
+from langgraph_durable.effects._storage.rows import Transition
 from langgraph_durable.errors import (
     EffectAbandonedError,
     EffectConflictError,
@@ -492,7 +493,7 @@ async def test_a_second_claim_whose_response_was_lost_is_recognized(
             proxy.lose_next_answer()
         return Undetermined()
 
-    monkeypatch.setattr(_claim, "await_stored", before_claim)
+    monkeypatch.setattr(claim, "await_stored", before_claim)
     policy = EffectPolicy(verify=before_taking_over, on_unknown="retry", wait_timeout=timedelta(seconds=1))
     async with DurableSaver.from_conn_string(proxy.conninfo, max_size=1) as saver:
         log = Log(saver, asynchronous=drive.kind == "async")

@@ -14,7 +14,7 @@ from langgraph.graph import add_messages
 from langgraph.types import Overwrite
 
 from langgraph_durable import DurableSaver
-from langgraph_durable.effects._conversation import is_placeholder
+from langgraph_durable.effects._healing.conversation import is_placeholder
 from tests.acceptance.driving import thread
 from tests.acceptance.heal_graphs import problem
 from tests.conftest import Databases

@@ -27,9 +27,16 @@ from langgraph_durable import DurableSaver
 from langgraph_durable._postgres.database import run_sync
 from langgraph_durable._postgres.drivers import BlockingDatabase
 from langgraph_durable._postgres.statement import Statement
-from langgraph_durable.effects import _statements as _effect_statements
-from langgraph_durable.effects import _store as ops
-from langgraph_durable.effects._rows import Claim, ClaimKind, EffectRequest, EffectRow, Outcome, Transition
+from langgraph_durable.effects._storage import statements as _effect_statements
+from langgraph_durable.effects._storage import store as ops
+from langgraph_durable.effects._storage.rows import (
+    Claim,
+    ClaimKind,
+    EffectRequest,
+    EffectRow,
+    Outcome,
+    Transition,
+)
 from langgraph_durable.effects.records import TRANSITIONS, State
 from tests.conftest import Databases
 

@@ -14,13 +14,7 @@ from datetime import datetime, timedelta
 from typing_extensions import assert_type, reveal_type
 
 from langgraph_durable import READ_ONLY, EffectPolicy, Happened, NotHappened, current_effect, effect
-from langgraph_durable.effects import (
-    EffectLog,
-    EffectRecord,
-    Finding,
-    RunningEffect,
-    Undetermined,
-)
+from langgraph_durable.effects import EffectLog, EffectRecord, Finding, RunningEffect, Undetermined
 
 
 def verify(record: EffectRecord) -> Finding:

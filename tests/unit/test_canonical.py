@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
-from langgraph_durable.effects._keys import canonical, is_plain, is_same
+from langgraph_durable.effects._identity.hashing import canonical, is_plain, is_same
 from langgraph_durable.errors import EffectError
 
 

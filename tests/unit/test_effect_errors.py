@@ -16,9 +16,10 @@ import pytest
 import langgraph_durable
 from langgraph_durable import EffectError, errors
 from langgraph_durable._checkpoints.ulids import format_ulid
-from langgraph_durable.effects import DecisionWord, _errors
-from langgraph_durable.effects._questions import DECISIONS
-from langgraph_durable.effects._rows import EffectRow
+from langgraph_durable.effects import DecisionWord
+from langgraph_durable.effects._protocol import effect_errors
+from langgraph_durable.effects._protocol.questions import DECISIONS
+from langgraph_durable.effects._storage.rows import EffectRow
 from langgraph_durable.errors import EffectUnknownError
 from tests.documentation.markdown import ROOT, anchors
 
@@ -42,19 +43,19 @@ def _row(state: Any = "unknown") -> EffectRow:
 
 
 BUILT: dict[str, Callable[[], EffectError]] = {
-    "unknown": lambda: _errors.unknown(_row()),
-    "verify failed": lambda: _errors.unknown(_row(), OSError("the provider is down")),
-    "timed out": lambda: _errors.timed_out(_row(), timedelta(seconds=5)),
-    "conflict": lambda: _errors.conflict(_row("completed")),
-    "in flight": lambda: _errors.in_flight(_row("issued")),
-    "abandoned": lambda: _errors.abandoned(_row("abandoned")),
-    "declared failed": lambda: _errors.declared_failed(_row("failed")),
-    "forked": lambda: _errors.forked(_row("completed")),
-    "superseded": lambda: _errors.superseded(_row("issued"), "completed", _row("completed")),
-    "gone": lambda: _errors.superseded(_row("issued"), "completed", None),
-    "result lost": lambda: _errors.result_lost(_row("completed")),
-    "result expired": lambda: _errors.result_expired(_row("completed")),
-    "no decision": lambda: _errors.needs_no_decision(_row("issued")),
+    "unknown": lambda: effect_errors.unknown(_row()),
+    "verify failed": lambda: effect_errors.unknown(_row(), OSError("the provider is down")),
+    "timed out": lambda: effect_errors.timed_out(_row(), timedelta(seconds=5)),
+    "conflict": lambda: effect_errors.conflict(_row("completed")),
+    "in flight": lambda: effect_errors.in_flight(_row("issued")),
+    "abandoned": lambda: effect_errors.abandoned(_row("abandoned")),
+    "declared failed": lambda: effect_errors.declared_failed(_row("failed")),
+    "forked": lambda: effect_errors.forked(_row("completed")),
+    "superseded": lambda: effect_errors.superseded(_row("issued"), "completed", _row("completed")),
+    "gone": lambda: effect_errors.superseded(_row("issued"), "completed", None),
+    "result lost": lambda: effect_errors.result_lost(_row("completed")),
+    "result expired": lambda: effect_errors.result_expired(_row("completed")),
+    "no decision": lambda: effect_errors.needs_no_decision(_row("issued")),
 }
 
 
@@ -73,13 +74,13 @@ def test_an_error_about_an_effect_says_what_is_known_and_the_ways_on(
 
 
 def test_every_builder_is_tested() -> None:
-    public = {name for name, value in vars(_errors).items() if _is_builder(name, value)}
+    public = {name for name, value in vars(effect_errors).items() if _is_builder(name, value)}
     tested = {name for build in BUILT.values() for name in build.__code__.co_names} & public
     assert public == tested
 
 
 def _is_builder(name: str, value: Any) -> bool:
-    own = inspect.isfunction(value) and value.__module__ == _errors.__name__
+    own = inspect.isfunction(value) and value.__module__ == effect_errors.__name__
     return own and not name.startswith("_") and name != "safe_text"
 
 

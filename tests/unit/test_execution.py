@@ -8,7 +8,7 @@ from typing import Any
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.pregel._algo import LazyAtomicCounter
 
-from langgraph_durable.effects._execution import Calls, Executions
+from langgraph_durable.effects._identity.execution import Calls, Executions
 
 
 def scratchpad(*answers: Any) -> PregelScratchpad:

@@ -92,7 +92,7 @@ def _has_equal_calls_beside_others(case: Case) -> bool:
     return any(len(nodes) > 1 and any(map(repeats, nodes)) for nodes in case.program.steps)
 
 
-_CANDIDATES = "_lineage:find_candidates"
+_CANDIDATES = "_protocol.lineage:find_candidates"
 
 FAULTS = (
     RestoredFault(
@@ -104,7 +104,7 @@ FAULTS = (
     RestoredFault(
         "inner_counter",
         "effects inside effects are counted in their task, so a replayed outer effect shifts the next ones",
-        (Switch("_identity:_outer_of", switches.always(None)),),
+        (Switch("_protocol.keys:_outer_of", switches.always(None)),),
         _has_inner_effects,
         seeds=(19, 53),
     ),
@@ -118,10 +118,12 @@ FAULTS = (
         "retried_graphs",
         "a retried node that is or calls a graph repeats what its first attempt paid",
         (
-            Switch("_lineage:_place_params", switches.without_attempts),
+            Switch("_protocol.lineage:_place_params", switches.without_attempts),
             # A graph that failed is recognized by its error too.
-            Switch("_statements:FIND_FAMILY", switches.changed("w.channel = '__error__'", "false")),
-            Switch("_statements:FIND_CANDIDATES", switches.changed("w.channel = '__error__'", "false")),
+            Switch("_storage.statements:FIND_FAMILY", switches.changed("w.channel = '__error__'", "false")),
+            Switch(
+                "_storage.statements:FIND_CANDIDATES", switches.changed("w.channel = '__error__'", "false")
+            ),
         ),
         lambda case: _talks(case, retry="outer"),
         seeds=(113,),
@@ -129,42 +131,42 @@ FAULTS = (
     RestoredFault(
         "suspended_repeats",
         "a body that sent its request and then waited for a human runs again, and verify is not asked",
-        (Switch("_attempt:EffectCall.resumes", lambda _: property(lambda call: True)),),
+        (Switch("_protocol.attempt:EffectCall.resumes", lambda _: property(lambda call: True)),),
         _asks_after,
         seeds=(123,),
     ),
     RestoredFault(
         "refused_is_failed",
         "a refused connection counts as a proof that nothing happened, although verify could be asked",
-        (Switch("_run:_state_after", switches.fails_when_refused),),
+        (Switch("_protocol.run:_state_after", switches.fails_when_refused),),
         _is_refused,
         seeds=(5,),
     ),
     RestoredFault(
         "pending_writes",
         "an effect begins before what chose its arguments is stored",
-        (Switch("_barrier:_Barrier.await_writes", switches.async_nothing),),
+        (Switch("_protocol.barrier:_Barrier.await_writes", switches.async_nothing),),
         _chooses,
         seeds=(19,),
     ),
     RestoredFault(
         "transient_messages",
         "a message that no checkpoint has identifies its calls",
-        (Switch("_identity:_is_stored", switches.always(True)),),
+        (Switch("_protocol.keys:_is_stored", switches.always(True)),),
         lambda case: _talks(case, shape="one node"),
         seeds=(99,),
     ),
     RestoredFault(
         "one_message",
         "a message's id identifies its calls, however often it is carried out",
-        (Switch("_lineage:needs_relation", switches.always(False)),),
+        (Switch("_protocol.lineage:needs_relation", switches.always(False)),),
         lambda case: not isinstance(case.program, Talk),
         seeds=(2,),
     ),
     RestoredFault(
         "bounded_counters",
         "the counters of tasks live in a cache that drops them",
-        (Switch("_execution:Executions.of", switches.forgetful),),
+        (Switch("_identity.execution:Executions.of", switches.forgetful),),
         _has_equal_calls_beside_others,
         seeds=(194, 161, 122),
     ),
@@ -178,21 +180,21 @@ FAULTS = (
     RestoredFault(
         "hidden_arguments",
         "arguments that differ are hashed alike",
-        (Switch("_keys:_require_transparent", switches.nothing),),
+        (Switch("_identity.hashing:_require_transparent", switches.nothing),),
         _has_argument("secret"),
         seeds=(126,),
     ),
     RestoredFault(
         "consumed_iterators",
         "hashing an iterator leaves nothing of it for the body",
-        (Switch("_keys:_require_transparent", switches.nothing),),
+        (Switch("_identity.hashing:_require_transparent", switches.nothing),),
         _has_argument("iterator"),
         seeds=(17,),
     ),
     RestoredFault(
         "messages_without_ids",
         "calls of a message without an id are counted, so that each retry within the task is another call",
-        (Switch("_identity:identify", switches.counting_calls_without_message_id),),
+        (Switch("_protocol.keys:identify", switches.counting_calls_without_message_id),),
         lambda case: _talks(case, ids=False, retry="call"),
         seeds=(428,),
     ),

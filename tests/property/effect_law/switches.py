@@ -87,7 +87,7 @@ def changed(old: str, new: str) -> Callable[[Statement], Statement]:
 
 def without(relation: str) -> Callable[[Any], Any]:
     """Find no candidates of a relation."""
-    from langgraph_durable.effects._rows import Relation
+    from langgraph_durable.effects._storage.rows import Relation
 
     if relation not in Relation.__members__:
         raise LookupError(f"there is no relation {relation}")

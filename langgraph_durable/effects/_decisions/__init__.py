@@ -1,0 +1,1 @@
+"""Decisions on effects, taken by hand."""

@@ -1,0 +1,1 @@
+"""Answers to tool calls that an abandoned step left without one."""

@@ -1,0 +1,1 @@
+"""What a call is known by: where it is made, and its arguments."""

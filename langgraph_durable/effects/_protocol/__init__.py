@@ -1,0 +1,1 @@
+"""How an effect is carried out at most once: its key, claims, leases, outcomes, recovery, and replays."""

@@ -1,0 +1,1 @@
+"""Effects as they are stored: rows, statements, and the operations on them."""
