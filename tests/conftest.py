@@ -49,9 +49,10 @@ def empty_conninfo(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture
-def saver(durable_saver: DurableSaver) -> DurableSaver:
-    """A saver on a database of the test's own."""
-    return durable_saver
+def saver(conninfo: str) -> Iterator[DurableSaver]:
+    """A saver on the database of `conninfo`, which modules may fill."""
+    with DurableSaver.from_conn_string(conninfo) as made:
+        yield made
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -46,8 +46,9 @@ async def get_tuple(
     db: Database, codec: Codec, known: KnownCheckpoints, config: RunnableConfig
 ) -> CheckpointTuple | None:
     """Fetch and decode a checkpoint; see DurableSaver.get_tuple."""
+    ref = checkpoint_ref(config)
     known.attempts.note(config)
-    stored = await get_checkpoint(db, checkpoint_ref(config), codec, or_ancestor=True)
+    stored = await get_checkpoint(db, ref, codec, or_ancestor=True)
     if stored is None:
         return None
     if stored.metadata is None:

@@ -112,7 +112,7 @@ def test_setup_creates_the_tables_and_schema_prints_them(
     assert 'CREATE TABLE "mine".checkpoints' in capsys.readouterr().out
     assert main(["schema", "--from-version", "1"]) == 0
     printed = capsys.readouterr().out
-    assert ".checkpoints (" not in printed
+    assert 'CREATE TABLE "langgraph_durable".checkpoints' not in printed
     assert "CREATE TABLE" in printed
     assert main(["schema", "--from-version", "99"]) == 1
     assert "from_version must be a migration of this package, 1 to " in capsys.readouterr().err
