@@ -314,8 +314,6 @@ def test_elements_of_very_different_sizes_are_read_back(savers: list[DurableSave
 def test_the_round_trip_check_detects_a_lost_tail(
     savers: list[DurableSaver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "langgraph_durable._checkpoints.codec.join", lambda value, _: b"".join(value.parts)
-    )
+    monkeypatch.setattr("langgraph_durable._checkpoints.codec.join", lambda value, _: b"".join(value.parts))
     with pytest.raises(Exception, match=r"cannot read|assert"):
         test_elements_of_very_different_sizes_are_read_back(savers, "")
